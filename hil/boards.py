@@ -197,25 +197,12 @@ class Mortal(Protocol):
         raise OSError(f"{type(self).__name__} has no reset button")
 
 
-@dataclass(frozen=True)
-class Wear:
-    """What a board has written to its flash since it was deployed: `programmed` bytes, `erases` of blocks, `worst`: of
-    that block which was erased most often.
-    """
-
-    programmed: int
-    erases: int
-    worst: int
-
-
 class Board(Mortal, Protocol):
     """A machine that runs an application on a node.
 
     `line` is where its serial link to the queue manager can be met, and `find_line` finds it, as `SerialFaultProxy`
     takes both; None: it has a network, and finds at `host` what listens at `listen` here. `ways`: how a life of the
-    board can be ended, by a cut of its `POWER`, and perhaps by a `RESET`. `dips_s`: when its power browns out, so many
-    seconds at most are between two cuts; 0: it is not to be tried. `is_direct`: its TCP ends at the proxy, not in a
-    network that is emulated, which takes megabytes that the proxy does not: it would hear of no slow reader.
+    board can be ended, by a cut of its `POWER`, and perhaps by a `RESET`.
     `life`: how often it was switched on. `log` holds the output of all lives.
     """
 
@@ -227,23 +214,12 @@ class Board(Mortal, Protocol):
     limits: Limits
     ways: tuple[str, ...]
     log: Log
-    dips_s: float = 0.0
-    is_direct: bool = True
 
     @property
     def life(self) -> int: ...
 
     def describe(self) -> str:
         """One line for a report."""
-
-    def files(self) -> dict[str, Path]:
-        """The files and folders that decide what it does, by what they are, as far as the rig has them."""
-
-    def firmware(self) -> str:
-        """SHA-256 of its firmware as the board reads it itself, in hexadecimal; empty if the rig has the file, or the
-        board cannot tell. It is off before and after.
-        """
-        return ""
 
     def deploy(self, settings: dict[str, object]) -> None:
         """Give the board the application and its configuration, and nothing else; it is off before and after."""
@@ -266,37 +242,17 @@ class Board(Mortal, Protocol):
     def read_file(self, name: str) -> bytes:
         """A file of the board's flash, empty if it does not exist. The board is switched off."""
 
-    def wear(self) -> Wear | None:
-        """Of its flash; None: nobody has counted. The board is switched off."""
-        return None
-
-    def lacks(self, work: str) -> bool:
-        """Whether this rig cannot do a work to it: `erase`, `put`, `reflash` or `redeploy`."""
-        return getattr(type(self), work) is getattr(Board, work)
-
     def attended(self) -> AbstractContextManager[object]:
         """While it is off: what follows is done at one go, and its application does not run between."""
         return nullcontext()
 
     def erase(self, folder: str, to: Path) -> None:
         """A folder of the board's flash is gone; its files go to the new folder `to`. The board is switched off. Raises
-        FileNotFoundError if the board has not made it yet, another OSError if this rig cannot do that to such a board.
+        FileNotFoundError if the board has not made it yet.
         """
-        raise OSError(f"{folder} of board {self.target} cannot be erased into {to} by this rig")
 
     def put(self, folder: str, files: Path) -> None:
-        """Copy the files of a folder of this machine into one of the flash. As `erase`."""
-        raise OSError(f"{files} cannot be copied into {folder} of board {self.target} by this rig")
-
-    def reflash(self) -> None:
-        """Another firmware with another core, and the application anew; every second time the first one. As `erase`."""
-        raise OSError(f"board {self.target} cannot be flashed by this rig")
-
-    def redeploy(self) -> None:
-        """Start it, and deploy its application anew, as to a board that is at work; its watchdog bites before all is
-        copied. As `erase`.
-        """
-        raise OSError(f"board {self.target} cannot be deployed to by this rig while it is at work")
+        """Copy the files of a folder of this machine into one of the flash. The board is switched off."""
 
     def close(self) -> None:
         """Switch off and let go of the board."""
@@ -309,7 +265,6 @@ class ProcessBoard(Board):
     host = LOOPBACK
     listen = LOOPBACK
     ways: tuple[str, ...] = (POWER,)
-    dips_s = 0.3
 
     def __init__(
         self,
@@ -317,12 +272,9 @@ class ProcessBoard(Board):
         command: Sequence[str | Path],
         folder: Path,
         application: Path = SENSOR,
-        limits: Limits | None = None,
-        other: Sequence[str | Path] = (),
     ) -> None:
         self.target = target
-        self._other = [*other, application]
-        self.limits = limits or Limits()
+        self.limits = Limits()
         self.log = Log()
         self._command = [*command, application]
         self._folder = folder
@@ -341,10 +293,6 @@ class ProcessBoard(Board):
     def describe(self) -> str:
         kept = "" if LIBRARY.exists() else ", keeps unsynced data at a power cut: `make setup` builds build/unsynced.so"
         return f"{self.target}: {' '.join(str(word) for word in self._command)}{kept}"
-
-    def files(self) -> dict[str, Path]:
-        interpreter = Path(shutil.which(self._command[0]) or self._command[0])
-        return {"interpreter": interpreter, "modules": Path(modules.write()), "application": Path(self._command[-1])}
 
     def deploy(self, settings: dict[str, object]) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -375,12 +323,6 @@ class ProcessBoard(Board):
 
     def put(self, folder: str, files: Path) -> None:
         shutil.copytree(files, self._folder / folder)
-
-    def lacks(self, work: str) -> bool:
-        return super().lacks(work) or (work == "reflash" and not self._other[1:])
-
-    def reflash(self) -> None:
-        self._command, self._other = self._other, self._command
 
     def close(self) -> None:
         self.kill()

@@ -11,59 +11,28 @@ fault asked for was made; 1 not so; 2 wrong use; 3 the rig failed, a switch or a
 
 import argparse
 import asyncio
-import os
-import shlex
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from hil.boards import Board, BoardMissing
-from hil.commands import GUID, Commands
 from hil.dice import new_seed
 from hil.ending import ending, new_folder, to_the_end
 from hil.faults import CutSchedule, FaultProxy, TcpFaultProxy
-from hil.machines import EMULATED, WITHOUT_INBOX
-from hil.mishaps import NEEDED, Mishaps
-from hil.name_server import NameServer
-from hil.part import Part, is_captured, others
-from hil.progress import Starts
+from hil.part import GUID, Mishaps, Part, is_captured
 from hil.queue_manager import CampaignFailed, QueueManager
 from hil.report import Figures, Received, View
-from hil.scenario import (
-    BOARD,
-    CLOCK,
-    DEAD_DNS,
-    DEPLOY,
-    ENDS,
-    MANAGER,
-    MISHAPS,
-    NAME_SERVER,
-    REFLASH,
-    VICTIMS,
-    BadScenario,
-    Kill,
-    Settings,
-    cuts_of,
-    is_kill,
-    kills_of,
-    planned,
-    read,
-    write,
-)
+from hil.scenario import BOARD, MANAGER, MISHAPS, Settings, cuts_of, kills_of, planned
 from hil.serial_faults import SerialFaultProxy
-from hil.targets import open_board
+from hil.targets import EMULATED, open_board
 from hil.traffic import Tap
 from hil.victims import Victim, beside, elsewhere
-
-SCENARIO = "scenario.yaml"
-"""Among the artefacts of a run that failed: what `--scenario` repeats."""
 
 
 def proxy_of(board: Board, schedule: CutSchedule, seed: int, tap: Tap | None) -> FaultProxy:
@@ -83,8 +52,8 @@ async def run_boards(settings: Settings, boards: Sequence[str], console: Console
     """Run a campaign, with live progress on `console`; the figures of each board, whether it went well or not. boards:
     in place of that of the settings.
 
-    Keeps logs, scenario, ledgers and store in a folder below `settings.artefacts` if it did not, and says so, with the
-    command that repeats it. Raises BoardMissing, and OSError.
+    Keeps logs, plan, ledgers and store in a folder below `settings.artefacts` if it did not, and says so. Raises
+    BoardMissing, and OSError.
     """
     with new_folder(settings.artefacts, f"seed-{settings.seed}") as (folder, keep):
         fleet: list[Part] = []
@@ -106,28 +75,9 @@ async def run_boards(settings: Settings, boards: Sequence[str], console: Console
             keep()
             for one in members:
                 one.keep()
-            again = f"--seed {settings.seed}, and the same boards and counts"
-            if not boards:
-                (folder / SCENARIO).write_text(_scenario(members[0].settings, settings))
-                again = replay(folder / SCENARIO)
-            for text in (f"logs, scenario, ledger and store are kept in {folder}", f"replay it: {again}"):
-                console.print(text, markup=False, soft_wrap=True)
+            console.print(f"logs, plan, ledger and store are kept in {folder}", markup=False, soft_wrap=True)
+            console.print(f"replay it: --seed {settings.seed}, and the same boards and counts", markup=False)
         return found
-
-
-def _scenario(planned_settings: Settings, asked: Settings) -> str:
-    """The text that repeats a campaign, with times only where they were asked for: the kind of board has its own."""
-    return write(replace(planned_settings, ahead=asked.ahead, patience_s=asked.patience_s, deadline_s=asked.deadline_s))
-
-
-def replay(scenario: Path) -> str:
-    """The line that plays a scenario as this one runs."""
-    python, file = (
-        os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else str(path)
-        for path in (sys.executable, scenario)
-    )
-    boards = [f"LG_ENV={shlex.quote(os.environ['LG_ENV'])}"] if os.environ.get("LG_ENV") else []
-    return " ".join([*boards, shlex.join([python, "-m", "hil.campaign", "--scenario", file])])
 
 
 def _opened(settings: Settings, folder: Path) -> tuple[Settings, Board]:
@@ -137,22 +87,12 @@ def _opened(settings: Settings, folder: Path) -> tuple[Settings, Board]:
     board = open_board(settings.board, folder / "board", settings.application)
     try:
         settings = settings.for_board(board.limits)
-        _refuse(settings, board)
+        if settings.tls and board.line is not None:
+            raise BoardMissing(f"board {settings.board} has no network: it speaks no TLS")
         return planned(settings, board), board
     except BaseException:
         board.close()
         raise
-
-
-def _refuse(settings: Settings, board: Board) -> None:
-    """Raises BoardMissing for settings that ask for what such a board cannot do."""
-    if (settings.mishap == DEAD_DNS or settings.tls) and board.line is not None:
-        raise BoardMissing(f"board {settings.board} has no network: it asks no name server, and speaks no TLS")
-    for name in NEEDED.get(settings.mishap, ()):
-        if board.lacks(name):
-            raise BoardMissing(f"the mishap {settings.mishap} cannot befall board {settings.board}: see hil/README.md")
-    if settings.commands and settings.board in WITHOUT_INBOX:
-        raise BoardMissing(f"board {settings.board} has no heap for commands: {settings.board}@72 has")
 
 
 async def prepare(settings: Settings, folder: Path, fleet: list[Part]) -> None:
@@ -161,28 +101,21 @@ async def prepare(settings: Settings, folder: Path, fleet: list[Part]) -> None:
     """
     settings, board = await elsewhere(lambda: _opened(settings, folder))
     first = fleet[0] if fleet else None
-    if first is not None:
-        own = [event for event in settings.plan or () if not (isinstance(event, Kill) and event.victim == MANAGER)]
-        settings = replace(settings, plan=(*own, *kills_of(first.settings.plan or (), MANAGER)))
     plan = settings.plan or ()
-    cuts, plans = cuts_of(plan), {name: kills_of(plan, name) for name in ENDS}
+    if first is not None:
+        plan = (*cuts_of(plan), *kills_of(plan, BOARD), *kills_of(first.settings.plan or (), MANAGER))
+        settings = replace(settings, plan=plan)
+    cuts, of_board, of_manager = cuts_of(plan), kills_of(plan, BOARD), kills_of(plan, MANAGER)
     schedule = CutSchedule(cuts)
-    has_clock = any(kill.way == CLOCK for kill in plans[MANAGER])
-    manager = first.manager if first else QueueManager(settings.ordack, folder, has_clock)
-    tap = Tap(folder) if first is None and board.line is None and is_captured(settings, board) else None
+    manager = first.manager if first else QueueManager(settings.ordack, folder)
+    tap = Tap(folder) if first is None and board.line is None and is_captured(settings) else None
     proxy = proxy_of(board, schedule, settings.seed, tap)
-    commands = Commands(settings.commands)
-    mishaps = Mishaps(settings, board, manager, folder, commands)
-    of_board, of_manager = (sum(map(is_kill, plans[name])) for name in VICTIMS)
-    asked = len(cuts), of_board, of_manager
-    figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, *asked, settings.commands)
-    figures.plan = {
-        "cuts": [asdict(cut) for cut in cuts],
-        **{name: [asdict(kill) for kill in plans[name]] for name in plans if plans[name] or name in VICTIMS},
-    }
-    figures.others_asked = dict(others(life for name in ENDS for kill in plans[name] for life in kill.lives()))
-    part = Part(settings, board, manager, schedule, proxy, folder, commands, mishaps, figures, tap, fleet)
-    part.progress.starts = Starts(is_loose=settings.mishap in (REFLASH, DEPLOY))
+    mishaps = Mishaps(settings, board, manager, folder)
+    asked = len(cuts), len(of_board), len(of_manager)
+    figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, *asked)
+    figures.plan = {"cuts": cuts, BOARD: of_board, MANAGER: of_manager}
+    figures.plan = {name: [asdict(event) for event in events] for name, events in figures.plan.items()}
+    part = Part(settings, board, manager, schedule, proxy, folder, mishaps, figures, tap, fleet)
     loop = asyncio.get_running_loop()
 
     def restore() -> None:  # in a thread
@@ -192,14 +125,9 @@ async def prepare(settings: Settings, folder: Path, fleet: list[Part]) -> None:
         part.progress.starts.end(board.life, way)
 
     part.victims = {
-        BOARD: Victim(BOARD, board, plans[BOARD], mishaps.befall, schedule=schedule, do=beside, ended=ended),
-        MANAGER: first.victims[MANAGER]
-        if first
-        else Victim(MANAGER, manager, plans[MANAGER], restore, manager.step, schedule, beside),
+        BOARD: Victim(BOARD, board, of_board, mishaps.befall, schedule, beside, ended),
+        MANAGER: first.victims[MANAGER] if first else Victim(MANAGER, manager, of_manager, restore, schedule, beside),
     }
-    if plans[NAME_SERVER] or settings.mishap == DEAD_DNS:
-        part.names = NameServer(board.host, answers=settings.mishap != DEAD_DNS)
-        part.victims[NAME_SERVER] = Victim(NAME_SERVER, part.names, plans[NAME_SERVER])
 
 
 async def _send(one: Part, view: View) -> None:
@@ -239,15 +167,12 @@ async def _play(members: list[Part], console: Console) -> None:
     begun, first = time.monotonic(), members[0]
     names = [f"{one.settings.board} {place}" if len(members) > 1 else "" for place, one in enumerate(members, 1)]
     try:
-        with ExitStack() as views:
-            shown = [
-                views.enter_context(View(console, one.totals(), name)) for one, name in zip(members, names, strict=True)
-            ]
-            await first.start_manager()
-            await asyncio.gather(*map(_send, members, shown))
-            await _judge(members)
-            for one, view in zip(members, shown, strict=True):
-                view.update(one.figures())
+        shown = [View(console, one.totals(), name) for one, name in zip(members, names, strict=True)]
+        await first.start_manager()
+        await asyncio.gather(*map(_send, members, shown))
+        await _judge(members)
+        for one, view in zip(members, shown, strict=True):
+            view.update(one.figures())
     except (CampaignFailed, ValueError, KeyError, OSError, BoardMissing) as error:
         first.fail(error)
     finally:
@@ -263,7 +188,7 @@ async def _play(members: list[Part], console: Console) -> None:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What is asked for: `scenario` or else `settings`, `write_plan`, `json`. Exits with 2 on wrong use."""
+    """What is asked for: `settings`, `boards` if they are several, `json`. Exits with 2 on wrong use."""
     defaults = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m hil.campaign", description="Exactly once, in order, through cuts and kills."
@@ -272,7 +197,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("messages", "readings that the board sends"),
         ("cuts", "cuts of the connection"),
         ("kills", "kills of the board, and as many of the queue manager"),
-        ("commands", "commands that the queue manager sends to the board"),
     ):
         parser.add_argument(
             f"--{name}", type=int, default=getattr(defaults, name), help=f"{text} (default %(default)s)"
@@ -296,39 +220,20 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--mishap", choices=MISHAPS, default="", help="what else happens (see hil/README.md)")
     parser.add_argument("--tls", action="store_true", help="over TLS, if the board's firmware has it: unix")
-    parser.add_argument("--scenario", type=Path, help="what to do stands in this file; only --json goes with it")
-    parser.add_argument("--write-plan", type=Path, help="write what would be done to this file, and do nothing")
     parser.add_argument("--json", action="store_true", help="write the figures to standard output as one JSON object")
     chosen = parser.parse_args(arguments)
-    if chosen.scenario is not None:
-        others = {name for name, value in vars(chosen).items() if value != parser.get_default(name)}
-        others -= {"scenario", "json"}
-        if others:
-            parser.error(f"the scenario says all but --json: write {', '.join(sorted(others))} into {chosen.scenario}")
-        return chosen
     if chosen.seed is None:
         chosen.seed = new_seed()
     boards = chosen.board or [defaults.board]
     chosen.boards = boards if len(boards) > 1 else []
-    if chosen.boards and (chosen.commands or chosen.mishap or chosen.tls or chosen.write_plan):
-        parser.error("several boards at one queue manager take no commands, no mishap, no TLS and no --write-plan")
-    names = ("messages", "cuts", "kills", "seed", "max_size", "mishap", "tls", "commands", "patience_s", "deadline_s")
+    if chosen.boards and (chosen.mishap or chosen.tls):
+        parser.error("several boards at one queue manager take no mishap and no TLS")
+    names = ("messages", "cuts", "kills", "seed", "max_size", "mishap", "tls", "patience_s", "deadline_s")
     try:
         chosen.settings = Settings(board=boards[0], **{name: getattr(chosen, name) for name in names})
     except ValueError as error:
         parser.error(str(error))
     return chosen
-
-
-def write_plan(settings: Settings, path: Path) -> None:
-    """Write what a campaign would do as a scenario. Raises BoardMissing, BadScenario."""
-    with tempfile.TemporaryDirectory() as folder:
-        planned_settings, board = _opened(settings, Path(folder))
-        board.close()
-    try:
-        path.write_text(_scenario(planned_settings, settings))
-    except OSError as error:
-        raise BadScenario(f"{path}: {error.strerror}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -339,18 +244,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _obey(chosen: argparse.Namespace, console: Console) -> int:
-    settings = chosen.settings if chosen.scenario is None else read(chosen.scenario)
-    if chosen.write_plan is not None:
-        write_plan(settings, chosen.write_plan)
-        console.print(f"run it: {replay(chosen.write_plan)}", markup=False)
-        return 0
-    boards = [] if chosen.scenario is not None else chosen.boards
+    settings, boards = chosen.settings, chosen.boards
     console.print(
         f"seed {settings.seed}: {settings.messages} messages, {settings.cuts} cuts, "
-        f"{settings.kills} kills of either end, board {', '.join(boards) or settings.board}"
-        if chosen.scenario is None
-        else f"{chosen.scenario}: {settings.messages} messages, {len(settings.plan or ())} events, "
-        f"board {settings.board}",
+        f"{settings.kills} kills of either end, board {', '.join(boards) or settings.board}",
         markup=False,
     )
     found = to_the_end(run_boards(settings, boards, console))

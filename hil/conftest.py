@@ -1,78 +1,45 @@
 """What the rig's tests share: the stand-in pair, a quick campaign of it, and the boards of the file of --lg-env.
 
 Without it the rig's own tests run, with a short campaign on every board that needs no hardware, where it is here. With
-it each board of the file is asked for: only tests of boards run, in their long form, and a table is made of them.
+it each board of the file is asked for: only tests of boards run, in their long form.
 """
 
 import asyncio
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from hil import boards, machines, mishaps, own_network, queue_manager
+from hil import boards, own_network, part, queue_manager, targets
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import run_campaign
 from hil.dice import new_seed
-from hil.matrix import Matrix, told
 from hil.report import Comparison, Figures
 from hil.scenario import ORDACK, Settings
 
-STANDIN = Path(__file__).with_name("standin.py")
+STANDIN = Path(__file__).with_name("test_standin.py")
 BOARD = "place"
 """A test with this argument is one of boards, and runs for each."""
-SEED = "seed"
-"""What processes of xdist are told the seed by."""
 OVER_TLS = {"unix"}
 """Boards whose short campaign is over TLS; `make hil` has one without and one with it."""
 
 RunStandin = Callable[..., Figures]
 Play = Callable[..., tuple[Figures, Comparison]]
 
-
 FILE = pytest.StashKey[dict[str, str] | None]()
 
 
-class Report:
-    """The table of all boards, made of what their tests record, also in the processes of xdist."""
-
-    def __init__(self, config: pytest.Config, boards: Iterable[str]) -> None:
-        self._path: Path | None = config.option.report
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._matrix = Matrix(config.option.seed)
-        self._boards = list(boards)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        for name, value in report.user_properties if report.when == "call" else ():
-            if name == "column":
-                self._matrix.add(str(value))
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._matrix.columns:
-            self._matrix.columns = dict(
-                sorted(self._matrix.columns.items(), key=lambda one: self._boards.index(one[0]))
-            )
-            out = io.StringIO()
-            Console(file=out, width=200).print(self._matrix.table())
-            terminalreporter.write(f"\n{out.getvalue()}")
-            if self._path is not None:
-                self._matrix.write(self._path)
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("rig", "campaigns on the boards of --lg-env")
-    for name, count in (("messages", 200), ("cuts", 20), ("kills", 3), ("commands", 10)):
-        group.addoption(f"--{name}", type=int, default=count, help="on each board (default %(default)s)")
+    group = parser.getgroup("rig", "campaigns on the boards of --lg-env, or in a long form on those without hardware")
+    group.addoption("--messages", type=int, help="on each board: asks for the long form (200 on those of a file)")
+    for name, count in (("cuts", 20), ("kills", 3)):
+        group.addoption(f"--{name}", type=int, default=count, help="on each board in its long form (%(default)s)")
     group.addoption("--seed", type=int, help="the same seed makes the same plans (default: a new one)")
-    group.addoption("--shrink", action="store_true", help="shrink what the planted faults break, too")
-    group.addoption("--report", type=Path, help="write the table of guarantees to this file, as .md and .json")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -88,41 +55,25 @@ def pytest_configure(config: pytest.Config) -> None:
         )
         settings.load_profile("ordack")
         return
-    from hil import lab
+    from hil import drivers
 
     try:  # labgrid's plugin reads it after this one, and would show a traceback
-        boards = config.stash[FILE] = lab.names(Path(path))
+        config.stash[FILE] = drivers.names(Path(path))
     except BoardMissing as reason:
         raise pytest.UsageError(str(reason)) from None
     os.environ["LG_ENV"] = str(Path(path).absolute())  # for open_board, in processes of xdist, too
-    option = config.option
-    try:
-        Settings(option.messages, option.cuts, option.kills, option.seed or 0, commands=option.commands)
-        # What cannot be written is told now, and not after the hours of its campaigns
-        given = getattr(config, "workerinput", None)
-        option.seed = given[SEED] if given else new_seed() if option.seed is None else option.seed
-        config.pluginmanager.register(Report(config, boards))
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from None
-    except OSError as error:
-        raise pytest.UsageError(f"--report: {error.filename}: {error.strerror}") from None
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """A process of xdist has the seed that the table shows."""
-    node.workerinput[SEED] = node.config.option.seed
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if BOARD in metafunc.fixturenames:
-        boards = metafunc.config.stash[FILE]
-        mark = pytest.mark.timeout(0 if boards else 300)  # a campaign has deadlines of its own
-        metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards or machines.EMULATED])
+        named = metafunc.config.stash[FILE]
+        is_long = named or metafunc.config.option.messages is not None
+        mark = pytest.mark.timeout(0 if is_long else 300)  # a campaign has deadlines of its own
+        metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in named or targets.EMULATED])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.stash[FILE] is not None:
+    if config.stash[FILE] is not None or config.option.messages is not None:
         others = [item for item in items if BOARD not in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
@@ -135,7 +86,7 @@ def forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         from tests.support import forked_manager  # a lab has no tests but these
 
         monkeypatch.setattr(boards, "Popen", forked_manager.popen)
-        for module in (mishaps, queue_manager):
+        for module in (part, queue_manager):
             monkeypatch.setattr(module, "create_subprocess_exec", forked_manager.create_subprocess_exec)
 
 
@@ -194,38 +145,26 @@ def play(tmp_path: Path) -> Play:
 
 
 @pytest.fixture
-def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, tuple[int, int, int, int]], Figures]:
-    """Run a campaign on a board: `campaign_on("unix", (60, 12, 2, 3))`; messages, cuts, kills and commands are those of
-    the short form. Skips the test if the board is in quarantine, or is not here and was not asked for.
+def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, tuple[int, int, int]], Figures]:
+    """Run a campaign on a board: `campaign_on("unix", (60, 12, 2))`; messages, cuts and kills are those of the short
+    form. Skips the test if the board is in quarantine, or is not here and was not asked for.
     """
 
-    def run(board: str, short: tuple[int, int, int, int]) -> Figures:
+    def run(board: str, short: tuple[int, int, int]) -> Figures:
         option, asked = request.config.option, request.config.stash[FILE] is not None
         seed = new_seed() if option.seed is None else option.seed
         print(f"seed {seed}")
-        tls, deadline_s = board in OVER_TLS, 250.0  # for a Pi on a busy machine most of it goes into its start
-        wanted = Settings(
-            *short[:3], seed, board, None, deadline_s, deadline_s, artefacts=tmp_path, tls=tls, commands=short[3]
-        )
-        if asked:
-            wanted = Settings(option.messages, option.cuts, option.kills, seed, board, commands=option.commands)
-        if board in machines.WITHOUT_INBOX:
-            wanted = replace(wanted, commands=0)
-        figures: Figures | str = "broken off: pytest says by what"
+        wanted = Settings(option.messages or 200, option.cuts, option.kills, seed, board)
+        if not asked and option.messages is None:
+            deadline_s = 250.0
+            tls = board in OVER_TLS
+            wanted = Settings(*short, seed, board, None, deadline_s, deadline_s, artefacts=tmp_path, tls=tls)
         try:
-            figures = asyncio.run(run_campaign(wanted, Console()))
+            return asyncio.run(run_campaign(wanted, Console()))
         except BoardMissing as reason:
-            figures = str(reason)
             if not asked or isinstance(reason, Quarantined):
-                pytest.skip(figures)
-            pytest.fail(figures)
-        except OSError as error:
-            faults = wanted.cuts, wanted.kills, wanted.kills
-            figures = Figures(seed, board, board, wanted.messages, *faults, failure=str(error))
-        finally:
-            # Not by record_property: with --junitxml that warns, and a warning is an error here.
-            request.node.user_properties.append(("column", told(board, figures)))
-        return figures
+                pytest.skip(str(reason))
+            pytest.fail(str(reason))
 
     return run
 

@@ -1,35 +1,38 @@
-"""What labgrid lacks for boards that run a node: MicroPython's REPL, the node on it, emulated machines, and the way
-from off to running. A file of boards has `imports: [hil.drivers]`; hil/README.md shows one.
+"""What labgrid lacks for boards that run a node: MicroPython's REPL, the node on it, and the way from off to running;
+and the boards of a labgrid environment. A file of boards has `imports: [hil.drivers]`; hil/README.md shows one.
 """
 
-import abc
 import contextlib
 import fcntl
 import hashlib
+import re
 import shlex
 import subprocess
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import attr
 import serial
-from attr.validators import ge, in_, instance_of, optional
+from attr.validators import ge, instance_of, optional
+from labgrid import Environment, Target
+from labgrid.binding import BindingError
 from labgrid.driver import Driver
+from labgrid.exceptions import InvalidConfigError, NoConfigFoundError, NoSupplierFoundError, RegistrationError
 from labgrid.factory import target_factory
 from labgrid.protocol import BootstrapProtocol, PowerProtocol, ResetProtocol
-from labgrid.resource import NetworkSerialPort, Resource
+from labgrid.resource import NetworkSerialPort
 from labgrid.strategy import Strategy, StrategyError
 from ordack.boards.claim import Claim, names_of
 from ordack.boards.repl import Board as Repl
 from ordack.boards.repl import BoardError, Silent, write_limit
 
-from hil import machines, real
-from hil.boards import SENSOR, Board, BoardMissing, Line, Log
-from hil.ports import aliases, claimed, identity, url
-from hil.real import AGAIN_S, LabBoard, bounded
+from hil import real
+from hil.boards import SENSOR, BoardMissing, Line, Log, Quarantined
+from hil.real import AGAIN_S, LabBoard, aliases, bounded, claimed, identity, url
 
 LOAD_DEADLINE_S: Final = 900.0  # 4 MiB at 115,200 baud take 6 minutes
 _LOADED: Final[dict[str, str]] = {}
@@ -37,6 +40,16 @@ _LOADED: Final[dict[str, str]] = {}
 _READ_TIMEOUT_S: Final = 0.1
 _INTERRUPT: Final = b"\r\x03\x02"  # and out of a raw REPL
 _PROMPT: Final = b">>> "
+WRONG: Final = (
+    *(AttributeError, ImportError, KeyError, OSError, TypeError, UserWarning, ValueError),
+    *(BindingError, InvalidConfigError, NoConfigFoundError, NoSupplierFoundError, RegistrationError),
+)
+"""What labgrid raises for a file that is wrong."""
+CLIENT: Final = "labgrid.remote.client"
+"""Where the errors of a place are, and what is loaded only for one."""
+FILE: Final = ("imports", "targets", "options", "images", "tools", "paths", "features")
+TARGET: Final = ("resources", "drivers", "options", "features")
+QUARANTINE: Final = "quarantine"
 
 
 def number(default: float) -> Any:
@@ -183,29 +196,15 @@ class ExternalLoaderDriver(Driver, BootstrapProtocol):  # type: ignore[misc]
             time.sleep(AGAIN_S)
 
 
-class NodeProtocol(abc.ABC):
-    """What a driver of a board with a node can do."""
-
-    @property
-    @abc.abstractmethod
-    def identity(self) -> str:
-        """What tells it from others, wherever it is plugged in; empty if it needs no hardware."""
-
-    @abc.abstractmethod
-    def open(self, folder: Path, application: Path) -> Board:
-        """The board, for one campaign; what needs no hardware has its flash in `folder`. Raises BoardMissing."""
-
-
 @target_factory.reg_driver
 @attr.s(eq=False)
-class NodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
+class NodeDriver(Driver):  # type: ignore[misc]
     """A real board whose application is a node: what switches it, how it reaches the queue manager, what it can bear.
 
     `line` names the serial port at the other end of its UART `uart`, which may be there only while the board is on;
     without it the board has a network and finds this machine at `host`, where the fault proxy listens at `listen`.
     `lan`: the application brings its Ethernet up.
-    `off_s`: seconds that it must at least be off. `dips_s`: as `Board` has it, for a switch that bears that. The others
-    are those of `Limits`.
+    `off_s`: seconds that it must at least be off. The others are those of `Limits`.
     """
 
     bindings: ClassVar[dict[str, Any]] = {
@@ -223,7 +222,6 @@ class NodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     listen: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
     lan: bool = attr.ib(default=False, validator=instance_of(bool))
     off_s: float = number(0.0)
-    dips_s: float = number(0.0)
     max_size: int = whole(512, least=0)
     ahead: int = whole(6)
     patience_s: float = number(60.0)
@@ -238,72 +236,39 @@ class NodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
 
     @property
     def identity(self) -> str:
+        """What tells it from others, wherever it is plugged in."""
         return identity(self.micropython.port)
-
-    def open(self, folder: Path, application: Path) -> Board:
-        del folder
-        return LabBoard(self, application)
-
-
-@target_factory.reg_resource
-@attr.s(eq=False)
-class EmulatedMachine(Resource):  # type: ignore[misc]
-    """A board that needs no hardware, on one of the machines of hil/machines.py; without a `network` it has a UART."""
-
-    machine: str = attr.ib(validator=in_(machines.MACHINES))
-    network: bool = attr.ib(default=True, validator=instance_of(bool))
-
-
-@target_factory.reg_driver
-@attr.s(eq=False)
-class EmulatedNodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
-    """A node on an emulated machine, whose power and flash are this machine's processes and files."""
-
-    bindings: ClassVar[dict[str, Any]] = {"machine": EmulatedMachine}
-    identity: ClassVar[str] = ""
-
-    def open(self, folder: Path, application: Path) -> Board:
-        described = self.machine
-        return machines.open_machine(self.target.name, described.machine, described.network, folder, application)
 
 
 @target_factory.reg_driver
 @attr.s(eq=False)
 class BoardStrategy(Strategy):  # type: ignore[misc]
     """Which firmware a board has. `firmware` names the image that is flashed, from `images` of the file;
-    without it the firmware that a board has stays. `other` names another one, which takes turns with it in the mishap
-    `reflash` of a campaign.
+    without it the firmware that a board has stays.
     """
 
-    bindings: ClassVar[dict[str, Any]] = {"node": NodeProtocol}
+    bindings: ClassVar[dict[str, Any]] = {"node": NodeDriver}
     firmware: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
-    other: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self.board: Board | None = None
+        self.board: LabBoard | None = None
 
     @property
     def image(self) -> Path | None:
         """The file of that firmware."""
         return None if self.firmware is None else Path(self.target.env.config.get_image_path(self.firmware))
 
-    def open(self, folder: Path, application: Path = SENSOR) -> Board:
+    def open(self, application: Path = SENSOR) -> LabBoard:
         """The board as campaigns see it. Raises BoardMissing."""
-        self.board = self.node.open(folder, application)
+        self.board = LabBoard(self.node, application)
         return self.board
-
-    def flash_other(self) -> None:
-        """The other firmware, in turn with the first one; the board is off before and after. As `flash`."""
-        self.firmware, self.other = self.other, self.firmware
-        self.flash()
 
     def load(self) -> None:
         """Load the firmware, if the file names one and a driver that loads it, unless this process has done that. The
         board is off before and after. Raises OSError.
         """
-        loads = self.image is not None and getattr(self.node, "loader", None) is not None
-        if loads and _LOADED.get(self.target.name) != self._digest():
+        if self.image is not None and self.node.loader is not None and _LOADED.get(self.target.name) != self._digest():
             self.flash()
 
     def _digest(self) -> str:
@@ -311,13 +276,11 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
 
     def flash(self) -> None:
         """Load the firmware; the board is off before and after. Raises StrategyError, OSError."""
-        if self.image is None:
-            return
-        loader = getattr(self.node, "loader", None)
+        loader = self.node.loader
         if loader is None:
             raise StrategyError(f"board {self.target.name} has a firmware and no driver that loads it")
-        board: Any = self.board
-        board.switch.on()
+        assert self.board is not None
+        self.board.switch.on()
 
         def load() -> None:
             self.target.activate(loader)
@@ -326,5 +289,123 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
         complaint = f"{type(loader).__name__} has not loaded its firmware within"
         bounded(self.target.name, complaint, load, LOAD_DEADLINE_S)
         self.target.deactivate(loader)
-        board.switch.off()
+        self.board.switch.off()
         _LOADED[self.target.name] = self._digest()
+
+
+# The file of boards, with its errors in a sentence
+
+
+def table(found: Any, where: str, *keys: str) -> dict[str, Any]:
+    """What stands there, which has to be a table; of these keys, if there are any. Raises BoardMissing."""
+    if not isinstance(found, dict):
+        raise BoardMissing(f"{where} has to be a table, such as {{name: value}}, not {found!r}")
+    if unknown := [str(key) for key in found if keys and key not in keys]:
+        raise BoardMissing(f"{where}: {', '.join(unknown)}: nobody reads that; there are {', '.join(keys)}")
+    return found
+
+
+def parts(described: dict[str, Any], where: str) -> None:
+    """Raises BoardMissing for resources or drivers of a board of which labgrid would not say which is wrong."""
+    for kind in ("resources", "drivers"):
+        found = described.get(kind, {})
+        for entry in found if isinstance(found, list) else [found]:
+            for name, arguments in table(entry, f"{where}: {kind}").items():
+                if "cls" in entry:  # labgrid's other form
+                    continue
+                match = table(arguments, f"{where}: {kind}: {name}").get("match", {})
+                for key, value in table(match, f"{where}: {name}: match").items():
+                    if not isinstance(value, str):
+                        raise BoardMissing(f"{where}: {name}: match: {key}: {value!r} is no text: put it in quotes")
+                if name == "USBSerialPort" and not match:
+                    has = ", ".join(map(str, arguments)) or "nothing"
+                    raise BoardMissing(f"{where}: {name} has {has}: without a match any port fits")
+
+
+def reason(error: BaseException) -> str:
+    """What labgrid says: its errors show their fields, at length, and hide what they come from."""
+    said = f"no {error}" if isinstance(error, KeyError) else str(getattr(error, "msg", error)).removeprefix("Error: ")
+    if cause := error.__cause__:  # attrs puts all that it knows of a field behind its sentence
+        said = f"{said}: {cause.args[0] if isinstance(cause, TypeError) and cause.args else cause}"
+    return re.sub(r"Target\(name='([^']*)', env=Environment\(config_file='[^']*'\)\)", r"\1", said)
+
+
+def load(path: Path) -> Environment:
+    """Raises BoardMissing for a file that is no labgrid environment."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # a key that stands twice
+            environment = Environment(str(path))
+        targets = environment.config.get_targets()
+    except WRONG as error:
+        where = "imports: " if isinstance(error, (ImportError, TypeError)) else ""
+        if twice := re.search("duplicate YAML dictionary key '(.*)'", str(error)):
+            raise BoardMissing(f"{path}: {twice[1]} stands there twice: give one another name, or remove it") from None
+        raise BoardMissing(f"{path}: {where}{reason(error)}") from None
+    known = table(environment.config.data, str(path), *FILE)
+    table(known.get("images", {}), f"{path}: images")
+    if not isinstance(targets, dict) or not all(isinstance(target, dict) for target in targets.values()):
+        raise BoardMissing(f"{path}: targets: must be a table of boards, each with resources: and drivers:")
+    if not targets:
+        raise BoardMissing(f"{path}: there are no boards: write them below targets:, as hil/README.md shows")
+    seen: dict[str, str] = {}
+    for name, board in targets.items():
+        described = str([board.get("resources"), board.get("drivers")])
+        if board.get("resources") and seen.setdefault(described, name) != name:
+            raise BoardMissing(f"{path}: boards {seen[described]} and {name} are described alike: are they one board?")
+    return environment
+
+
+def names(path: Path) -> dict[str, str]:
+    """Every board of a file, and why it is in quarantine; empty if it is not."""
+    environment = load(path)
+    return {name: quarantine(environment, name) for name in environment.config.get_targets()}
+
+
+def quarantine(environment: Environment, name: str) -> str:
+    """Why a board is not to be used: `options: {quarantine: REASON}` of its target."""
+    return str(environment.config.get_target_option(name, QUARANTINE, "") or "")
+
+
+def target_of(environment: Environment, name: str) -> Target:
+    """One board of it with its drivers, of which none is active. Raises BoardMissing with the board, if it is described
+    wrongly or in quarantine.
+    """
+    where = f"{environment.config_file}: board {name}"
+    described = table(environment.config.get_targets()[name], where, *TARGET)
+    table(described.get("options", {}), f"{where}: options", QUARANTINE)
+    if why := quarantine(environment, name):
+        raise Quarantined(f"{where} is in quarantine: {why}")
+    parts(described, where)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # a key that nobody reads
+            return environment.get_target(name)
+    except Exception as error:
+        if not isinstance(error, WRONG) and type(error).__module__ != CLIENT:
+            raise
+        raise BoardMissing(f"{where}: {reason(error)}") from None
+
+
+def open_board(environment: Environment, name: str, application: Path) -> LabBoard:
+    """A board of this file, switched off. Raises BoardMissing."""
+    made = target_of(environment, name)
+    try:
+        board = strategy(made).open(application)
+    except BaseException:
+        made.cleanup()
+        raise
+    return board
+
+
+def strategy(made: Target) -> BoardStrategy:
+    """Raises BoardMissing if the board has none, or one whose firmware the file does not have."""
+    try:
+        found: BoardStrategy = made.get_driver(BoardStrategy, activate=False)
+    except NoSupplierFoundError as error:
+        raise BoardMissing(f"board {made.name}: {reason(error)}") from None
+    images = made.env.config.data.get("images", {})
+    if found.firmware is not None and found.firmware not in images:
+        there = ", ".join(images) or "none"
+        raise BoardMissing(f"board {made.name}: firmware: {found.firmware!r} is none of images: of the file: {there}")
+    return found

@@ -20,7 +20,19 @@ from littlefs import LittleFS
 from littlefs.context import UserContext
 from littlefs.errors import LittleFSError
 
-from hil.boards import LOOPBACK, POWER, RESET, ROOT, SENSOR, Board, Limits, Log, Process, Wear, built, program
+from hil.boards import (
+    LOOPBACK,
+    POWER,
+    RESET,
+    ROOT,
+    SENSOR,
+    Board,
+    Limits,
+    Log,
+    Process,
+    built,
+    program,
+)
 
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 FIRMWARE = ROOT / "build" / "firmware"
@@ -35,8 +47,6 @@ BAUD = 115200
 RXBUF = 1024
 ERASE_MS = 45
 """What an RP2040 needs to erase 4 KiB; it runs from that flash, so its UART is deaf meanwhile."""
-ICOUNT = ("-icount", "shift=5")
-"""A busy board has the time of its instructions then, 32 ns each: a host that is busy does not make a watchdog bite."""
 HOST = "10.0.2.2"
 """Where QEMU's user network shows this machine's loopback."""
 
@@ -231,13 +241,12 @@ def _answer(lines: TextIO) -> None:
 
 
 class QemuBoard(Board):
-    """What both kinds of emulated boards have in common. `folder` holds the flash."""
+    """A machine in QEMU. `folder` holds the flash."""
 
     host = HOST
     listen = LOOPBACK
     line: Path | None = None
     ways: tuple[str, ...] = (POWER,)
-    is_direct = False
 
     def __init__(self, target: str, folder: Path, application: Path, limits: Limits) -> None:
         self.target = target
@@ -291,7 +300,6 @@ class Mps2Board(QemuBoard):
     """
 
     ways: tuple[str, ...] = (POWER, RESET)
-    dips_s = 1.0
 
     def __init__(
         self,
@@ -323,29 +331,18 @@ class Mps2Board(QemuBoard):
         link = "Ethernet" if self._network else "UART"
         return f"{self.target}: {self._chip.processor} in {self._chip.qemu[0]}, {self._heap} KiB of heap, over {link}"
 
-    def files(self) -> dict[str, Path]:
-        return {"firmware": self._chip.firmware, "application": self.application}
-
     def write_flash(self, config: dict[str, object]) -> None:
         link = {"lan": True} if self._network else {"uart": 1, "baud": BAUD, "rxbuf": RXBUF}
         config = {"capacity": MPS2_OUTBOX, **config, **link}
-        if "watchdog_ms" in config and "-icount" not in self.qemu.command:
-            self.qemu.command = [*self.qemu.command, *ICOUNT]
-        self._program = {
+        program = {
             "main.py": MAIN.encode(),
             "application.mpy": compiled(self.application, self.target),
             "config.json": json.dumps(config).encode(),
         }
-        self._flash.create(self._program, MPS2_PSRAM_SIZE)
+        self._flash.create(program, MPS2_PSRAM_SIZE)
 
     def read_file(self, name: str) -> bytes:
         return self._flash.read(name)
-
-    def wear(self) -> Wear | None:
-        with (self.folder / "flash").open("rb") as image:
-            image.seek(MPS2_FLASH_SIZE)
-            programmed, *erases = MPS2_WEAR.unpack(image.read(MPS2_WEAR.size))
-        return Wear(programmed, sum(erases), max(erases))
 
     def erase(self, folder: str, to: Path) -> None:
         self._flash.take(folder, to)

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from hil.boards import BoardMissing, RigFailed
 from hil.report import RIG_FAILED
-from hil.scenario import BadScenario
 
 T = TypeVar("T")
 
@@ -24,7 +23,7 @@ def ending(console: Console, do: Callable[[], int]) -> int:
     """
     try:
         return do()
-    except (BoardMissing, BadScenario, OSError) as error:
+    except (BoardMissing, OSError) as error:
         console.print(str(error), markup=False)
         return RIG_FAILED if isinstance(error, RigFailed) else 2
     except (KeyboardInterrupt, asyncio.CancelledError):

@@ -34,23 +34,18 @@ HALF_OPEN: Final = "half-open"
 LATE: Final = "late"
 SLOW: Final = "slow"
 ONE_WAY: Final = "one-way"
-BLOCKED: Final = "blocked"
-TCP_KINDS: Final = (RST, FIN, HALF_OPEN, LATE, SLOW, ONE_WAY, BLOCKED)
+TCP_KINDS: Final = (RST, FIN, HALF_OPEN, LATE, SLOW, ONE_WAY)
 
-LASTS_S: Final = {LATE: 0.3, SLOW: 0.3, ONE_WAY: 1.0, BLOCKED: 1.0}
+LASTS_S: Final = {LATE: 0.3, SLOW: 0.3, ONE_WAY: 1.0}
 """Kinds after which the connection goes on, and how many seconds they last if the plan does not say it: what follows a
 fault of kind `LATE` waits, a direction stays slow after one of kind `SLOW`, and passes nothing after a `ONE_WAY` until
-the other one has been silent for so long; after a `BLOCKED` nothing is read until the sender can send no more, and no
-longer than that.
+the other one has been silent for so long.
 """
 GOES_ON: Final = tuple(LASTS_S)
 
 SLOW_BYTES: Final = 40
 SLOW_STEP_S: Final = 0.005
 """A slow direction forwards so many bytes at a time: 64 kbit/s."""
-
-BLOCKED_STEP_S: Final = 0.005
-"""So often is looked whether a sender is blocked."""
 
 OPENING_BYTES: Final = 620
 """About what either side sends to open a connection, before the first message or acknowledgement, in bytes."""
@@ -66,8 +61,6 @@ SHARE_OF_PAUSES: Final = 0.35
 
 _IN_OPENING: Final = 0.2
 _CHUNK: Final = 65536
-_SMALL_BUFFER: Final = 4096
-_WINDOW: Final = 232  # where TCP_INFO has the window that was offered last, since Linux 6.2
 _TCP_CLOSE: Final = 7  # of linux/tcp.h: neither end can send any more
 _BACKLOG: Final = 16
 _WAY_OPENS: Final = 10
@@ -196,10 +189,6 @@ class CutSchedule:
     def pause(self) -> int | None:
         """Upstream bytes until the turn of the next cut; None if there is no cut left."""
         return max(0, self._waiting[0].after - self.forwarded[UP]) if self._waiting else None
-
-    def plans(self, kind: str) -> bool:
-        """Whether a cut of this kind is left."""
-        return any(cut.kind == kind for cut in self._waiting)
 
     def take(self) -> Cut | None:
         """The next cut, if its turn has come."""
@@ -334,8 +323,7 @@ class TcpFaultProxy:
     ends see a reset; with `FIN` both see an orderly end, and what they still send is swallowed; with `HALF_OPEN` the
     board sees a reset, and the queue manager nothing at all, as when an access point loses its power. `LATE` and `SLOW`
     cut nothing: what follows in that direction waits, or trickles for a while. Nor does `ONE_WAY`: its direction passes
-    nothing, also of connections that are begun meanwhile, until the other one, which goes on, is silent. `BLOCKED` is a
-    slow reader: what comes that way stays in a buffer, a small one where it is planned, until that is full. While the
+    nothing, also of connections that are begun meanwhile, until the other one, which goes on, is silent. While the
     target is down, connections are reset at once and counted in `refused`. The port stays the same from `open` to
     `close`.
     """
@@ -348,9 +336,6 @@ class TcpFaultProxy:
         self._ways = Ways()
         self._listener = socket.create_server((host, 0), backlog=_BACKLOG)
         self._listener.setblocking(False)
-        self._has_slow_reader = schedule.plans(BLOCKED)
-        if self._has_slow_reader:  # connections inherit it; one that shrank later would creep
-            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -389,8 +374,6 @@ class TcpFaultProxy:
     async def _connect(self) -> socket.socket:
         far = socket.socket()
         far.setblocking(False)
-        if self._has_slow_reader:
-            far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
         try:
             await asyncio.get_running_loop().sock_connect(far, self.target)
             # A connect to a local port that nobody listens on can meet itself.
@@ -512,8 +495,6 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
                 slow_until = loop.time() + lasts_s
             elif kind == ONE_WAY:
                 ways.close(planned_direction, lasts_s)
-            elif kind == BLOCKED:
-                await _fill(source, lasts_s)
             else:
                 await asyncio.sleep(lasts_s)
     await ways.wait_open(direction)
@@ -521,17 +502,6 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
     passage.close()
     sink.shutdown(socket.SHUT_WR)
     return False
-
-
-async def _fill(source: socket.socket, seconds: float) -> None:
-    """Wait until the source's sender is blocked, as it has been told that there is no room; no longer than so."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while loop.time() < end:
-        info = source.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WINDOW + 4)
-        if len(info) == _WINDOW + 4 and not struct.unpack_from("I", info, _WINDOW)[0]:
-            return
-        await asyncio.sleep(BLOCKED_STEP_S)
 
 
 async def _delivered(sink: socket.socket) -> bool:

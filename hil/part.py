@@ -1,62 +1,131 @@
-"""One board's part of a campaign: it runs, is killed as planned, and its readings are judged."""
+"""One board's part of a campaign: it runs, is killed as planned, and its readings are judged; and what befalls its
+outbox, or the store, beside kills.
+"""
 
 import asyncio
-import hashlib
 import json
 import subprocess
 import sys
 import time
+from asyncio.subprocess import create_subprocess_exec
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from mqqb import confirm
+
 from hil import sensor
-from hil.boards import FIRMWARE, POWER, RESET, ROOT, SENSOR, Board
-from hil.commands import GUID, Commands
+from hil.boards import POWER, RESET, SENSOR, Board
 from hil.faults import CutSchedule, FaultProxy
-from hil.mishaps import Mishaps
-from hil.name_server import NameServer
 from hil.progress import Progress
 from hil.queue_manager import QUEUE, CampaignFailed, QueueManager
 from hil.report import Erased, Figures, Received, Timeline, View, compare, read_ledger, read_received
 from hil.scenario import (
+    BEFALL,
     BOARD,
-    CLOCK,
     COPY,
-    DEAD_DNS,
-    DEPLOY,
-    DIP,
-    ERASE,
     ERASE_FIXED,
-    FLIP,
     FULL,
-    KILLS,
     MANAGER,
     OFFLINE,
     ORDACK,
     RESTORE,
     WITHHELD,
-    Kill,
     Settings,
     cuts_of,
-    is_kill,
     kills_of,
 )
 from hil.traffic import CAPTURE, Tap, judge
 from hil.victims import TICK_S, Victim, elsewhere
 
-HOST = ROOT / "host"
+GUID = "6f726461636b2d63616d706169676e21"
+"""Of a board whose GUID the program fixes."""
 LISTENING_DEADLINE_S = 60.0
 COUNT_INTERVAL_S = 1.0  # or so many times as long as it takes to count, which costs the processor of all campaigns:
 COUNT_SHARE = 10
 FULL_BYTES = 16384
 """Of an outbox that is to be full, and as much as four of the largest bodies besides."""
-NAME = "gateway.example"
-WATCHDOG_MS = 5000
-QUESTIONS = 4
-"""So many of one life mean that the board has given up to look the name up once, and 7 s have passed."""
+
+
+@dataclass
+class Mishaps:
+    """The mishap of a campaign: how often it was `made`, and what it took away."""
+
+    settings: Settings
+    board: Board
+    manager: QueueManager
+    folder: Path
+    made: int = 0
+    erased: list[Path] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)
+
+    def befall(self) -> None:
+        """The board is off, and its mishap happens. An outbox that is gone is kept here, for the verdict."""
+        first, to = self.folder / "outbox-1", self.folder / f"outbox-{self.made + 1}"
+        is_copied = self.settings.mishap == COPY
+        with self.board.attended():
+            try:
+                self.board.erase("outbox", to)
+            except FileNotFoundError:  # it had not been made yet
+                return
+            if is_copied:
+                self.board.put("outbox", first)
+        if not is_copied or to != first:
+            self.erased.append(to)
+        self.made += 1
+
+    async def restore(self) -> None:
+        """The queue manager is off, and its mishap happens. What it got after the backup is gone, and kept here. It is
+        off for as many seconds as it has lived, each of which took one for its sequences: nobody is quicker who puts a
+        backup back.
+        """
+        async with self.manager.using:
+            if self.made:
+                had = await self.readings("--peek")
+                (self.folder / "store").rename(self.folder / f"store-{self.made}")
+                await self.manager.command("restore", "backup")
+                self.gone |= had - await self.readings("--peek")
+                await asyncio.sleep(self.manager.life)
+            else:
+                await self.manager.command("backup", "backup")
+        self.made += 1
+
+    async def readings(self, *words: str) -> set[int]:
+        """Those in the queue."""
+        received = read_received(await self.manager.command("receive", QUEUE, "--json", *words))
+        return {message.k for message in received if message.k}
+
+    async def held(self) -> frozenset[int]:
+        """The readings that waited in the outboxes that were erased, or of which the board could not yet say that they
+        have failed: the power went between the two.
+        """
+        gone = (confirm.WAITING, confirm.DEAD_LETTERED, confirm.DISCARDED)
+        rescued = [await self.rescued(folder) for folder in self.erased]
+        return frozenset(k for states in rescued for k, state in states.items() if state in gone)
+
+    async def rescued(self, folder: Path) -> dict[int, str]:
+        """The states of the readings in an outbox that is here."""
+        process = await create_subprocess_exec(
+            *self.settings.ordack, "board", "rescue", folder, "--json", stdout=subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+        messages = [said for said in map(json.loads, output.decode().splitlines()) if "state" in said]
+        return {int(said["label"].removeprefix("reading ")): said["state"] for said in messages}
+
+    async def forgotten(self, accepted: Iterable[int]) -> list[int]:
+        """Those of the accepted readings that were to stay in the outbox, and are not there."""
+        keeps = self.settings.keeps
+        if not keeps:
+            return []
+        folder = self.folder / "outbox"
+        try:
+            await elsewhere(lambda: self.board.erase("outbox", folder))
+        except FileNotFoundError:  # it had not been made yet
+            return []
+        kept = await self.rescued(folder)
+        return [k for k in accepted if k % keeps == 0 and k not in kept]
 
 
 @dataclass
@@ -71,7 +140,6 @@ class Part:
     schedule: CutSchedule
     proxy: FaultProxy
     folder: Path
-    commands: Commands
     mishaps: Mishaps
     result: Figures
     tap: Tap | None
@@ -79,7 +147,6 @@ class Part:
     progress: Progress = field(default_factory=Progress)
     victims: dict[str, Victim] = field(default_factory=dict)
     in_queue: int = 0
-    names: NameServer | None = None
     timeline: Timeline = field(default_factory=Timeline)
     noted: Counter[str] = field(default_factory=Counter)
     guid: str = ""
@@ -95,16 +162,14 @@ class Part:
             "stored": self.in_queue,
             "acknowledged": self.progress.stored,
             "cuts": len(self.schedule.made),
-            "restarts": sum(victim.ended for victim in self.victims.values()),
-            **({"commands": self.progress.commanded} if self.commands.count else {}),
+            "restarts": sum(victim.kills for victim in self.victims.values()),
         }
 
     def totals(self) -> dict[str, int]:
         """What the live figures are to reach."""
         plan = self.settings.plan or ()
         counts = dict.fromkeys(("sent", "stored", "acknowledged"), self.settings.messages)
-        of_commands = {"commands": self.commands.count} if self.commands.count else {}
-        return {**counts, "cuts": len(cuts_of(plan)), "restarts": sum(map(is_kill, plan)), **of_commands}
+        return {**counts, "cuts": len(cuts_of(plan)), "restarts": len(kills_of(plan, BOARD, MANAGER))}
 
     async def count_queue(self) -> None:
         """Keep `in_queue` up to date through `ordack queue list`: of many boards, the mean."""
@@ -122,7 +187,7 @@ class Part:
         await self.manager.command("init")
         await self.manager.command("queue", "create", QUEUE, "--transactional")
         self.manager.links = [word for campaign in self.fleet for word in campaign.proxy.serve_arguments()]
-        if self.tap is None and is_captured(self.settings, self.board):
+        if self.tap is None and is_captured(self.settings):
             self.manager.links += ["--capture", CAPTURE]
         if self.settings.tls:
             from hil.plant import secure  # cryptography is slow to import
@@ -145,14 +210,8 @@ class Part:
         link = self.proxy.board_settings(self.board.host)
         if settings.mishap in (OFFLINE, FULL):
             self.manager.kill()
-        if self.names is not None:
-            await self.names.open(self.board.listen)
-            link = {**link, "host": NAME, "dns": [self.board.host, self.names.port]}
-        if settings.mishap in (DEAD_DNS, DEPLOY):
-            link = {**link, "watchdog_ms": WATCHDOG_MS}
         if settings.mishap == FULL:
             link = {**link, "capacity": FULL_BYTES + 4 * (settings.max_size or 0)}
-        steps = [(kill.count, kill.step_s) for kill in kills_of(settings.plan or (), BOARD) if kill.way == CLOCK]
         application = {
             "campaign": self.progress.campaign,
             "outbox": "outbox",
@@ -161,29 +220,23 @@ class Part:
             "count": settings.messages,
             "max_size": settings.max_size,
             "ahead": settings.ahead,
-            "erasures": settings.mishap in (ERASE, ERASE_FIXED, COPY),
-            "clockless": settings.mishap in (ERASE, ERASE_FIXED, COPY, FLIP),
-            "guid": self.guid or (GUID if settings.mishap == ERASE_FIXED or settings.commands else ""),
-            "commands": settings.commands > 0,
-            "clock_steps": steps,
+            "erasures": settings.mishap in BEFALL,
+            "guid": self.guid or (GUID if settings.mishap == ERASE_FIXED else ""),
         }
         application |= settings.of_outbox()
         await elsewhere(lambda: self.board.deploy({**application, **link, **self.tls}))
-        await elsewhere(self._identify)
+        self.result.description = self.board.describe()
         self.victims[BOARD].arm(0, time.monotonic(), is_on=False)
         await elsewhere(self.board.power_up)
-        giving = self.commands.give(self.manager, self.progress, settings.messages)
-        beside_it = [asyncio.create_task(giving)]
-        if self.fleet[0] is self:
-            beside_it.append(asyncio.create_task(self.count_queue()))
+        counting = asyncio.create_task(self.count_queue()) if self.fleet[0] is self else None
         try:
-            await self._keep_killing(view, beside_it)
+            await self._keep_killing(view, counting)
         finally:
-            for task in beside_it:
-                task.cancel()
-            await asyncio.gather(*beside_it, return_exceptions=True)
+            if counting is not None:
+                counting.cancel()
+                await asyncio.gather(counting, return_exceptions=True)
 
-    async def _keep_killing(self, view: View, beside_it: "list[asyncio.Task[None]]") -> None:
+    async def _keep_killing(self, view: View, counting: "asyncio.Task[None] | None") -> None:
         patience_s, deadline_s = self.settings.patience_s, self.settings.deadline_s
         assert patience_s is not None
         assert deadline_s is not None
@@ -194,18 +247,16 @@ class Part:
             self.progress.read(self.board.log)
             if self.progress.error is not None:
                 raise CampaignFailed(f"the board gave up: {self.progress.error}")
-            for task in beside_it:
-                if task.done():
-                    await task
+            if counting is not None and counting.done():
+                await counting
             if self.progress.starts.wrong:
                 raise CampaignFailed(self.progress.starts.wrong)
-            for name, victim in self.victims.items():
-                # Until the board has started again after a reset, nothing else ends its life: one start would show both
-                is_resetting = name == BOARD and victim.idle and RESET in self.progress.starts.unseen
-                if name != MANAGER and not is_resetting:
-                    victim.tick(self._reached, now)
+            victim = self.victims[BOARD]
+            # Until the board has started again after a reset, nothing else ends its life: one start would show both
+            if not (victim.idle and RESET in self.progress.starts.unseen):
+                victim.tick(self.progress.accepted, now)
             if self.is_withheld:
-                await self._relent(self.victims[BOARD])
+                await self._relent(victim)
             else:
                 stored = sum(campaign.progress.stored for campaign in self.fleet)
                 self.victims[MANAGER].tick(stored // len(self.fleet), now)
@@ -220,15 +271,6 @@ class Part:
             if now > begun + deadline_s:
                 raise CampaignFailed(f"not done within {deadline_s:g} s: {self._lacking(figures)}")
             await asyncio.sleep(TICK_S)
-
-    @property
-    def _reached(self) -> int:
-        """How many readings have been accepted: all of them only when all commands have been executed, too."""
-        accepted, messages = self.progress.accepted, self.settings.messages
-        return accepted if self.commands.executed(self.progress.commanded) else min(accepted, messages - 1)
-
-    def _identify(self) -> None:
-        self.result.description, self.result.hashes = self.board.describe(), hashes(self.board, self.settings)
 
     def _new_faults(self) -> Iterator[str]:
         """What was made since the last time."""
@@ -245,27 +287,20 @@ class Part:
 
     async def _relent(self, victim: Victim) -> None:
         """When all, or what there is room for, waits on the board: it starts once more, and what it lacks is there."""
-        if self.names is not None and not victim.finished:
-            self.names.asked = 0
-        has_tried = self.names is None or self.names.asked >= QUESTIONS
         waits = self.progress.accepted == self.settings.messages and victim.finished
         if self.settings.mishap == FULL:
             waits = self.progress.full and victim.idle  # the other kills come later
-        if waits and has_tried:
+        if waits:
             self.progress.starts.end(self.board.life, POWER)
             await elsewhere(self.board.kill)
             await elsewhere(self.board.power_up)
-            if self.names is None:
-                self.manager.power_up()
-            else:
-                self.names.answers = True
+            self.manager.power_up()
             self.mishaps.made += 1
 
     def _complete(self) -> bool:
         settled = self.progress.accepted == self.progress.stored == self.settings.messages
         starts = self.progress.starts
         ready = self.progress.started and starts.count > 0 and not starts.unseen and self.manager.listening()
-        settled = settled and self.commands.executed(self.progress.commanded)
         return ready and settled and all(victim.finished for victim in self.victims.values())
 
     def _lacking(self, figures: dict[str, int]) -> str:
@@ -299,14 +334,12 @@ class Part:
         held = frozenset(failed) | await self.mishaps.held() | gone
         erased = Erased(held, frozenset(self.progress.bases), frozenset(self.progress.claimed - failed - gone))
         result = compare(self.settings.messages, ledger, received, erased)
-        self.commands.judge(result, read_ledger(await elsewhere(lambda: self.board.read_file(sensor.COMMANDS))))
         result.forgotten = await self.mishaps.forgotten(entry.k for entry in ledger)
         self.in_queue = result.received
         figures.comparison, figures.found_at_restart = result, sum(entry.found for entry in ledger)
         if figures.failure is not None:
             result.missing = [k for k in result.lost if k not in result.false]
             result.lost = result.false
-        figures.wear = self.board.wear()
         figures.failure = figures.failure or self.progress.starts.wrong or None
 
     async def judge_traffic(self) -> None:
@@ -315,7 +348,7 @@ class Part:
             self.tap.close()
             if self.tap.failure:
                 raise CampaignFailed(self.tap.failure)
-        if not is_captured(self.settings, self.board) or len(self.fleet) > 1:
+        if not is_captured(self.settings) or len(self.fleet) > 1:
             return
         try:
             self.result.traffic = await asyncio.to_thread(judge, ORDACK, self.folder)
@@ -327,8 +360,6 @@ class Part:
         answer. Raises OSError."""
         async with AsyncExitStack() as parts:  # the last one is closed first
             parts.push_async_callback(self.proxy.close)
-            if self.names is not None:
-                parts.callback(self.names.close)
             parts.callback(self.manager.close)
             parts.push_async_callback(elsewhere, self.board.close)
 
@@ -346,15 +377,11 @@ class Part:
     def fill(self) -> None:
         """What was made of the plan, and how much went over the link."""
         figures, progress, victims = self.result, self.progress, self.victims
-        figures.timeline = self.timeline
-        figures.core, figures.cores, figures.told = progress.core, sorted(progress.cores), sorted(progress.told)
-        figures.mishaps, figures.commands = self.mishaps.made, len(self.commands.given)
-        figures.cuts = self.schedule.made
-        figures.power = [asdict(one) for one in victims[BOARD].made if one.planned.way in (*KILLS, DIP)]
-        unseen = sum(way in KILLS for way in progress.starts.unseen)
-        figures.board_kills, figures.manager_kills = victims[BOARD].ended - unseen, victims[MANAGER].ended
-        figures.others = dict(others(one.planned for victim in victims.values() for one in victim.made))
-        figures.unanswered = self.names.unanswered if self.names else 0
+        figures.timeline, figures.cuts = self.timeline, self.schedule.made
+        figures.core, figures.told, figures.mishaps = progress.core, sorted(progress.told), self.mishaps.made
+        figures.power = [asdict(one) for one in victims[BOARD].made]
+        figures.board_kills = victims[BOARD].kills - len(progress.starts.unseen)
+        figures.manager_kills = victims[MANAGER].kills
         figures.connections, figures.sessions = self.schedule.connections, progress.sessions
         figures.refused = self.proxy.refused
         figures.bytes_up, figures.bytes_down = self.schedule.forwarded.values()
@@ -367,36 +394,8 @@ class Part:
         )
 
 
-def is_captured(settings: Settings, board: Board) -> bool:
+def is_captured(settings: Settings) -> bool:
     """Whether the traffic is captured and judged. A folder that is erased or put back, of either end, repeats numbers
-    in its new life. The queue manager captures a serial line, by its own clock: if that steps, an audit has no order.
+    in its new life.
     """
-    is_put_back = settings.mishap in (ERASE, ERASE_FIXED, COPY, FLIP, RESTORE)
-    steps = any(kill.way == CLOCK for kill in kills_of(settings.plan or (), MANAGER))
-    is_ordered = board.line is None or not steps
-    return settings.application == SENSOR and not settings.tls and not is_put_back and is_ordered
-
-
-def hashes(board: Board, settings: Settings) -> dict[str, str]:
-    """SHA-256 of what decides what the board does, and of the queue manager, by what it is. Raises OSError."""
-    read = board.firmware()  # first: some boards are asked then what they have
-    found = {name: digest(path) for name, path in board.files().items()} | ({"firmware": read} if read else {})
-    if settings.ordack == ORDACK:
-        found["queue manager"] = digest(HOST / "ordack", FIRMWARE / "mqqb", *sorted(HOST.glob("*.so")))
-    return found
-
-
-def digest(*paths: Path) -> str:
-    """SHA-256 of files, and of the names and contents of folders' files."""
-    made = hashlib.sha256()
-    for path in paths:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.is_file() and "__pycache__" not in file.parts:
-                made.update(f"{file.relative_to(path)}\0".encode() if path.is_dir() else b"")
-                made.update(file.read_bytes())
-    return made.hexdigest()
-
-
-def others(kills: Iterable[Kill]) -> Counter[str]:
-    """How often something else befalls an end than the end of a life, by end and way."""
-    return Counter(f"{kill.victim}: {kill.way}" for kill in kills if kill.way not in KILLS)
+    return settings.application == SENSOR and not settings.tls and settings.mishap not in (*BEFALL, RESTORE)

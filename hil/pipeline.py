@@ -4,8 +4,8 @@
 
 Everything is seen from outside, as in campaign.py. A kill comes at a planned count: of readings accepted for the board,
 stored for the queue manager, and in segments for the export. The ingest is killed after so many steps of its life. Each
-file of rows, and each entry in the log of the table, a Delta Lake, is a step. So kills hit the start, and before and
-between these. In turn Python and Java are killed together, or Python alone, when Java lives on for a moment.
+file of rows, and each entry in the log of the table, a Delta Lake, is a step. In turn Python and Java are killed
+together, or Python alone, when Java lives on for a moment.
 
 Exit status: 0 every reading is in the table once and in order, nothing is left elsewhere, and every kill was made; 1
 not so; 2 wrong use; 3 the rig failed.
@@ -17,11 +17,10 @@ import json
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from deltalake import DeltaTable
 from ordack.pipeline import segments
@@ -42,7 +41,6 @@ from hil.victims import TICK_S, Victim, elsewhere
 
 ARTEFACTS = ROOT / "build" / "pipeline"
 SEGMENTS, TABLE = "segments", "table"
-LOG = "_delta_log"
 STEPS_MAX = 6  # in a life of the ingest until it is killed: about three batches
 PATIENCE_S = 300.0  # a Spark session on a busy machine takes its time
 STATUS_DEADLINE_S = 60.0
@@ -50,12 +48,15 @@ LOOK_S = 0.1  # between two looks at the table
 QUICK_START = tuple(  # no life of it is long
     f"{name}={value}" for name, value in ({"spark.driver.extraJavaOptions": QUICK_JVM} | INTERPRETED).items()
 )
+EXPORT = ("export", QUEUE, "--store", "store", "--to", SEGMENTS, "--follow", "--json", "--rows", "25", "--age", "0.2")
+INGEST = ("pipeline", "ingest", SEGMENTS, "--to", TABLE, "--continuous", "--interval", "0.1", "--json")
+SPARK = ("--segments-max", "4", "--master", "local[2]", *(word for one in QUICK_START for word in ("--conf", one)))
 
 
 @dataclass(frozen=True)
 class Settings:
     """What a campaign is to do. `kills`: of the board, of the queue manager, and of the export; `ingest_kills`: of the
-    ingest. `rows`: messages in a segment, `batch`: segments in a micro-batch, at most.
+    ingest.
     """
 
     messages: int = 2000
@@ -64,10 +65,6 @@ class Settings:
     seed: int = 1
     board: str = "unix"
     max_size: int = 2048
-    rows: int = 25
-    batch: int = 4
-    master: str = "local[2]"
-    spark: tuple[str, ...] = QUICK_START
     deadline_s: float = 1800.0
     ordack: tuple[str, ...] = ORDACK
     artefacts: Path = ARTEFACTS
@@ -79,45 +76,35 @@ class Service(Mortal):
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         self._command = list(command)
         self._folder = folder
-        self._process: Process | None = None
+        self.process: Process | None = None
         self.life = 0
         self.log = Log()
 
     @property
     def alive(self) -> bool:
-        return self._process is not None and self._process.alive
+        return self.process is not None and self.process.alive
 
     def has_children(self) -> bool:
         """Whether it has started another process: an ingest, that heeds signals by then, has Java started."""
-        if self._process is None or not self._process.alive:
+        if self.process is None or not self.process.alive:
             return False
-        return bool(Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text())
+        return bool(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text())
 
     def power_up(self) -> None:
         self.life += 1
-        self._process = Process(self._command, self.log, self.life, self._folder)
+        self.process = Process(self._command, self.log, self.life, self._folder)
 
     def kill(self) -> None:
         """SIGKILL to the whole group."""
-        if self._process is not None:
-            self._process.kill()
-
-    def kill_first(self) -> None:
-        """SIGKILL to the process that was started, and not to those that it has started: they notice."""
-        if self._process is not None:
-            self._process.kill_alone()
+        if self.process is not None:
+            self.process.kill()
 
     def stop(self) -> None:
         """SIGTERM. Raises CampaignFailed if it does not end cleanly."""
-        if self._process is not None:
-            self._process.terminate()
-            deadline = time.monotonic() + STATUS_DEADLINE_S
-            while self._process.alive and time.monotonic() < deadline:
-                time.sleep(TICK_S)
-            status = self._process.status
-            self._process.kill()
-            if status != 0:
-                raise CampaignFailed(f"`{' '.join(self._command)}` ended with status {status} after SIGTERM")
+        if self.process is not None:
+            self.process.stop()
+            if self.process.status != 0:
+                raise CampaignFailed(f"`{' '.join(self._command)}` ended with status {self.process.status}")
 
 
 @dataclass
@@ -126,26 +113,21 @@ class Table:
 
     folder: Path
     rows: int = 0
-    _opened: DeltaTable | None = None
 
     def steps(self) -> int:
         """Files of rows and entries of the log that were finished."""
-        log = self.folder / LOG
-        return len([*self.folder.glob("part-*")]) + sum(name.suffix == ".json" for name in log.glob("[0-9]*"))
+        return len([*self.folder.glob("part-*"), *(self.folder / "_delta_log").glob("[0-9]*.json")])
 
     def count(self) -> int:
         """The rows that belong to the table."""
-        if self._opened is not None:
-            self._opened.update_incremental()
-        elif DeltaTable.is_deltatable(str(self.folder)):
-            self._opened = DeltaTable(self.folder)
-        self.rows = 0 if self._opened is None else self._opened.count()
+        if DeltaTable.is_deltatable(str(self.folder)):
+            self.rows = DeltaTable(self.folder).count()
         return self.rows
 
     def read(self) -> list[Received]:
         """The messages, in the order of their arrival in the queue."""
-        columns = ["lookup_id", "label", "source_queue_manager", "message_id", "delivery", "message_class", "body",
-                   "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number"]  # fmt: skip
+        columns = ["lookup_id", "label", "source_queue_manager", "message_id", "delivery", "message_class", "body"]
+        columns += ["tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number"]
         whole = DeltaTable(self.folder).to_pyarrow_table(columns=columns).sort_by("lookup_id")
         return [
             Received.with_body(
@@ -160,51 +142,6 @@ class Table:
             for row in whole.to_pylist()
         ]
 
-    def files(self) -> set[str]:
-        """Names of the files that belong to the table."""
-        return {file.rpartition("/")[2] for file in DeltaTable(self.folder).file_uris()}
-
-    def orphans(self) -> int:
-        """Files of rows in the folder that do not belong to the table: of batches that were killed."""
-        return len({path.name for path in self.folder.glob("part-*")} - self.files())
-
-
-class IngestVictim:
-    """The ingest, killed after planned numbers of steps in each life."""
-
-    def __init__(self, end: Service, table: Table, seed: int, kills: int) -> None:
-        rng = random.Random(f"kills/ingest/{seed}")
-        self.end = end
-        self.kills = 0
-        self.alone = 0
-        self.plan = [rng.randrange(STEPS_MAX + 1) for _ in range(kills)]
-        self._alone = [(seed + turn) % 2 == 0 for turn in range(kills)]
-        self._table = table
-        self._begun = 0
-
-    @property
-    def finished(self) -> bool:
-        return self.kills == len(self.plan)
-
-    def start(self) -> None:
-        self._begun = self._table.steps()
-        self.end.power_up()
-
-    def tick(self, complete: bool) -> None:
-        """Kill if it is time, and start again. `complete`: nothing is left to be done, so no step will come. Raises
-        CampaignFailed if it ended by itself.
-        """
-        if not self.end.alive:
-            raise CampaignFailed("the ingest ended by itself")
-        if not self.finished and (complete or self._table.steps() - self._begun >= self.plan[self.kills]):
-            if self._alone[self.kills]:
-                self.alone += 1
-                self.end.kill_first()
-            else:
-                self.end.kill()
-            self.kills += 1
-            self.start()
-
 
 @dataclass
 class Figures(Run):
@@ -216,8 +153,6 @@ class Figures(Run):
     asked: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     segments: int = 0
-    files: int = 0
-    orphans: int = 0
     left: int = 0
     comparison: Comparison | None = None
     failure: str | None = None
@@ -237,50 +172,42 @@ class Figures(Run):
             reasons.append(f"{self.comparison.line()}: {self.comparison.faults}")
         if self.left:
             reasons.append(f"{self.left} messages are still in queues")
-        reasons += [f"{self.kills.get(name, 0)} of {asked} kills of the {name} were made"
-                    for name, asked in self.asked.items() if self.kills.get(name, 0) != asked]  # fmt: skip
+        for name, asked in self.asked.items():
+            if self.kills.get(name, 0) != asked:
+                reasons.append(f"{self.kills.get(name, 0)} of {asked} kills of the {name} were made")
         return reasons
 
     def to_json(self) -> str:
-        values = {**vars(self), "ok": self.ok, "comparison": self.comparison and vars(self.comparison)}
-        return json.dumps(values)
+        return json.dumps({**asdict(self), "ok": self.ok})
 
     def line(self) -> str:
+        """The sentence that the campaign ends with."""
         assert self.comparison is not None
         killed = ", ".join(f"{name} {count}" for name, count in self.kills.items())
-        text = f"{self.comparison.line()}; {self.segments} segments, {self.files} files of the table, {self.orphans} "
-        return text + f"orphans beside it; kills: {killed}; {self.seconds:.1f} s"
+        return f"{self.comparison.line()}; {self.segments} segments; kills: {killed}; {self.seconds:.1f} s"
 
 
 class PipelineCampaign:
     """One run: the parts while they live."""
 
     def __init__(self, settings: Settings, folder: Path, board: Board) -> None:
-        ordack = settings.ordack
         self.settings = settings
         self.folder = folder
         self.board = board
-        self.manager = QueueManager(ordack, folder)
-        self.export = Service([*ordack, "export", QUEUE, "--store", "store", "--to", SEGMENTS, "--follow", "--json",
-                               "--rows", str(settings.rows), "--age", "0.2"], folder)  # fmt: skip
-        self.ingest = Service(
-            [*ordack, "pipeline", "ingest", SEGMENTS, "--to", TABLE, "--continuous", "--interval", "0.1", "--json",
-             "--segments-max", str(settings.batch), "--master", settings.master,
-             *(word for setting in settings.spark for word in ("--conf", setting))],
-            folder,
-        )  # fmt: skip
+        self.manager = QueueManager(settings.ordack, folder)
+        self.export = Service([*settings.ordack, *EXPORT], folder)
+        self.ingest = Service([*settings.ordack, *INGEST, *SPARK], folder)
         self.table = Table(folder / TABLE)
         self.progress = Progress()
+        ends = {"board": self.board, "queue manager": self.manager, "export": self.export}
         self.victims = {
             name: Victim(name, end, plan_kills(settings.seed, name, settings.kills, settings.messages))
-            for name, end in (("board", self.board), ("queue manager", self.manager), ("export", self.export))
+            for name, end in ends.items()
         }
-        self.ingest_victim = IngestVictim(self.ingest, self.table, settings.seed, settings.ingest_kills)
-
-    def exported(self) -> int:
-        """How many messages are in segments, by the last segment's name."""
-        found = segments.segments(self.folder / SEGMENTS)
-        return max((segment.last_lookup_id for segment in found), default=0)
+        rng = random.Random(f"kills/ingest/{settings.seed}")
+        self.steps = [rng.randrange(STEPS_MAX + 1) for _ in range(settings.ingest_kills)]
+        """After so many in each life the ingest is killed."""
+        self.ingest_kills = self.steps_before = 0
 
     async def run(self, figures: Figures) -> None:
         """From the first reading to the last row. Raises CampaignFailed."""
@@ -290,20 +217,16 @@ class PipelineCampaign:
         self.manager.power_up()
         await self._until(self.manager.listening, "the queue manager does not say that it is listening")
         host, port = self.manager.address
-        await elsewhere(lambda: self.board.start({
-            "outbox": "outbox", "queue": f"DIRECT=TCP:{host}\\private$\\{QUEUE}", "seed": settings.seed,
-            "count": settings.messages, "max_size": settings.max_size, "ahead": 64, "host": host, "port": port,
-            "campaign": self.progress.campaign,
-        }))  # fmt: skip
+        link = {"host": host, "port": port, "queue": f"DIRECT=TCP:{host}\\private$\\{QUEUE}", "outbox": "outbox"}
+        sizes = {"seed": settings.seed, "count": settings.messages, "max_size": settings.max_size, "ahead": 64}
+        await elsewhere(lambda: self.board.start({**link, **sizes, "campaign": self.progress.campaign}))
         self.export.power_up()
-        marker = self.folder / SEGMENTS / segments.MARKER
-        await self._until(marker.exists, "the export does not make its folder")
-        self.ingest_victim.start()
+        await self._until((self.folder / SEGMENTS / segments.MARKER).exists, "the export does not make its folder")
+        self.ingest.power_up()
         await self._keep_killing()
         await asyncio.to_thread(self._stop)
         ledger = read_ledger(await elsewhere(lambda: self.board.read_file(sensor.LEDGER)))
         figures.comparison = compare(settings.messages, ledger, self.table.read())
-        figures.orphans, figures.files = self.table.orphans(), len(self.table.files())
         figures.segments = len(segments.segments(self.folder / SEGMENTS))
         listed = await self.manager.command("queue", "list", "--system", "--json")
         figures.left = sum(json.loads(line)["messages"] for line in listed.splitlines())
@@ -318,7 +241,7 @@ class PipelineCampaign:
         self.export.stop()
         self.manager.stop()
 
-    async def _until(self, ready: Any, complaint: str) -> None:
+    async def _until(self, ready: Callable[[], bool], complaint: str) -> None:
         deadline = time.monotonic() + LISTENING_DEADLINE_S * 4
         while not ready():
             if time.monotonic() > deadline:
@@ -328,39 +251,54 @@ class PipelineCampaign:
     async def _keep_killing(self) -> None:
         begun = changed = looked = time.monotonic()
         before: tuple[int, ...] = ()
-        exported = 0
-        while True:
+        counts = dict.fromkeys(self.victims, 0)
+        while not self._complete():
             now = time.monotonic()
             self.progress.read(self.board.log)
-            if self.progress.error is not None:
-                raise CampaignFailed(f"the board gave up: {self.progress.error}")
-            if self.progress.starts.wrong:
-                raise CampaignFailed(self.progress.starts.wrong)
+            if failed := self.progress.error or self.progress.starts.wrong:
+                raise CampaignFailed(f"the board gave up: {failed}")
+            counts["board"], counts["queue manager"] = self.progress.accepted, self.progress.stored
             if now > looked + LOOK_S:
                 looked = now
-                exported = self.exported()
+                found = segments.segments(self.folder / SEGMENTS)
+                counts["export"] = max((segment.last_lookup_id for segment in found), default=0)
                 self.table.count()
-            counts = {"board": self.progress.accepted, "queue manager": self.progress.stored, "export": exported}
             for name, victim in self.victims.items():
                 victim.tick(counts[name], now)
-            complete = self.table.rows >= self.settings.messages
-            self.ingest_victim.tick(complete)
-            settled = self.progress.accepted == self.progress.stored == self.settings.messages
-            if complete and settled and self.ingest_victim.finished and all(
-                    victim.finished for victim in self.victims.values()):  # fmt: skip
-                break
-            figures = (*counts.values(), self.table.steps(), self.ingest_victim.kills)
+            self.tick_ingest()
+            figures = (*counts.values(), self.table.steps(), self.ingest_kills)
             if figures != before:
                 before, changed = figures, now
             if now > changed + PATIENCE_S or now > begun + self.settings.deadline_s:
-                raise CampaignFailed(
-                    f"no progress for {now - changed:.0f} s of {now - begun:.0f} s: {counts}, "
-                    f"{self.table.rows} rows in the table"
-                )
+                raise CampaignFailed(f"no progress for {now - changed:.0f} s: {counts}, {self.table.rows} rows")
             await asyncio.sleep(TICK_S)
         # The last lives, too, have to show that they go on: with nothing to do they must wait, not end.
-        await self._until(lambda: self.manager.listening() and self.export.alive and self.ingest.has_children(),
-                          "a service does not begin again")  # fmt: skip
+        complaint = "a service does not begin again"
+        await self._until(lambda: self.manager.listening() and self.export.alive, complaint)
+        await self._until(self.ingest.has_children, complaint)
+
+    def tick_ingest(self) -> None:
+        """Kill the ingest if it is time, or no step will come, and start it again. Raises CampaignFailed if it ended by
+        itself.
+        """
+        if self.ingest.process is None or not self.ingest.alive:
+            raise CampaignFailed("the ingest ended by itself")
+        steps = self.table.steps()
+        if self.ingest_kills == len(self.steps):
+            return
+        if self.table.rows >= self.settings.messages or steps - self.steps_before >= self.steps[self.ingest_kills]:
+            if (self.settings.seed + self.ingest_kills) % 2:
+                self.ingest.kill()
+            else:
+                self.ingest.process.kill_alone()
+            self.ingest_kills += 1
+            self.steps_before = steps
+            self.ingest.power_up()
+
+    def _complete(self) -> bool:
+        counts = self.progress.accepted, self.progress.stored, self.table.rows
+        is_killed = self.ingest_kills == len(self.steps) and all(one.finished for one in self.victims.values())
+        return is_killed and min(counts) >= self.settings.messages
 
     def close(self) -> None:
         """Kill every process. Raises OSError."""
@@ -370,9 +308,9 @@ class PipelineCampaign:
 
     def logs(self) -> str:
         """The ends of all logs."""
-        ends = {"board": self.board.log, "queue manager": self.manager.log, "export": self.export.log,
-                "ingest": self.ingest.log}  # fmt: skip
-        return "\n".join(f"--- the last lines of the {name}:\n{log.tail()}" for name, log in ends.items())
+        logs = {"board": self.board.log, "queue manager": self.manager.log}
+        logs |= {"export": self.export.log, "ingest": self.ingest.log}
+        return "\n".join(f"--- the last lines of the {name}:\n{log.tail()}" for name, log in logs.items())
 
 
 async def run_campaign(settings: Settings) -> Figures:
@@ -380,8 +318,8 @@ async def run_campaign(settings: Settings) -> Figures:
     not. Raises BoardMissing, and OSError.
     """
     figures = Figures(settings.seed, settings.messages)
-    figures.asked = {**dict.fromkeys(("board", "queue manager", "export"), settings.kills),
-                     "ingest": settings.ingest_kills}  # fmt: skip
+    figures.asked = {**dict.fromkeys(("board", "queue manager", "export"), settings.kills)}
+    figures.asked["ingest"] = settings.ingest_kills
     begun = time.monotonic()
     with new_folder(settings.artefacts, f"seed-{settings.seed}") as (folder, keep):
         board = await elsewhere(lambda: open_board(settings.board, folder / "board"))
@@ -396,8 +334,8 @@ async def run_campaign(settings: Settings) -> Figures:
             except OSError as error:
                 figures.fail(error, campaign.logs())
         figures.seconds = time.monotonic() - begun
-        figures.kills = {**{name: victim.kills for name, victim in campaign.victims.items()},
-                         "ingest": campaign.ingest_victim.kills}  # fmt: skip
+        figures.kills = {name: victim.kills for name, victim in campaign.victims.items()}
+        figures.kills["ingest"] = campaign.ingest_kills
         if not figures.ok:
             keep()
             figures.artefacts = str(folder)

@@ -15,14 +15,12 @@ class Starts:
     """How often the board says that it has started, held against what ended its lives.
 
     A cut of the power has happened if the next life says a higher number, a reset if the same life does. A board starts
-    once in each life, and once for each reset; `wrong` has the sentence if it has not. With `is_loose` it may also
-    have started between two lives in which it is heard: a tool that loads a firmware starts it, too.
+    once in each life, and once for each reset; `wrong` has the sentence if it has not.
     """
 
-    def __init__(self, is_loose: bool = False) -> None:
+    def __init__(self) -> None:
         self.count = 0
         self.wrong = ""
-        self._is_loose = is_loose
         self._life = 0
         self._ended: list[tuple[int, str]] = []
 
@@ -45,7 +43,7 @@ class Starts:
                 f"the board was switched off and on and did not start again, it says start {count} before and after: "
                 "does the switch switch this board?"
             )
-        elif count > planned and not (life > self._life and self._is_loose):
+        elif count > planned:
             self.wrong = f"the board has started by itself: it says start {count}, and {planned} were planned"
         elif count > self.count:
             self._ended = [(when, way) for when, way in self._ended if when >= life and way != RESET]
@@ -70,13 +68,11 @@ class Progress:
     bases: set[int] = field(default_factory=set)
     claimed: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
-    cores: set[str] = field(default_factory=set)
     starts: Starts = field(default_factory=Starts)
     told: set[str] = field(default_factory=set)
     sessions_before: int = 0
     sessions_now: int = 0
     full: bool = False
-    commanded: int = 0
 
     @property
     def sessions(self) -> int:
@@ -100,11 +96,9 @@ class Progress:
                 self.accepted = max(self.accepted, said.get("accepted", 0))
                 self.stored = max(self.stored, said.get("stored", 0))
                 self.core = said.get("core", self.core)
-                self.cores.add(self.core)
                 self.failed.update({said.get("message_id", 0)} - {0})
                 self.told.update(said.get("damage", ()), [AHEAD] if said.get("ahead") else ())
                 self.full = self.full or bool(said.get("full"))
-                self.commanded = max(self.commanded, said.get("commanded", 0))
                 self.started = self.started or "accepted" in said
                 self.starts.said(line.life, said.get("starts", 0))
                 if said.get("event") == "started":

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import subprocess
-import sys
 import tempfile
 from asyncio.subprocess import create_subprocess_exec
 from collections.abc import Sequence
@@ -15,9 +14,6 @@ from hil.held_port import hold_port
 
 COMMAND_DEADLINE_S = 60.0
 QUEUE = "line1"
-STEPPED = Path(__file__).with_name("stepped.py")
-CLOCK_FILE = "clock"
-"""How many seconds the queue manager's is ahead, if it is one that steps."""
 
 
 class CampaignFailed(Exception):
@@ -29,15 +25,12 @@ class QueueManager(Mortal):
     outside.
     """
 
-    def __init__(self, ordack: Sequence[str], folder: Path, has_clock: bool = False) -> None:
+    def __init__(self, ordack: Sequence[str], folder: Path) -> None:
         self._ordack = list(ordack)
         self._folder = folder
-        self._has_clock = has_clock
-        self._ahead_s = 0.0
         self._process: Process | None = None
         self._mark = 0
         self.life = 0
-        self.kills = 0
         self.using = asyncio.Lock()
         """Whoever has it may use the store beside `serve`, or move it."""
         self._held = hold_port()
@@ -57,17 +50,7 @@ class QueueManager(Mortal):
         self.life += 1
         self._mark = self.log.mark()
         command = [*self._ordack, "serve", "--store", "store", *self.listen, *self.links]
-        if self._has_clock:
-            self.step(0.0)
-            command = [sys.executable, str(STEPPED), CLOCK_FILE, *command]
         self._process = Process(command, self.log, self.life, self._folder)
-
-    def step(self, step_s: float) -> None:
-        """Its clock, which is that of stepped.py, goes on by so many seconds."""
-        self._ahead_s += step_s
-        new = self._folder / f"{CLOCK_FILE}.new"
-        new.write_text(str(self._ahead_s))
-        new.rename(self._folder / CLOCK_FILE)
 
     def listening(self) -> bool:
         """Whether this life has said that it listens. Raises CampaignFailed if it does so on another port."""
@@ -82,7 +65,6 @@ class QueueManager(Mortal):
 
     def kill(self) -> None:
         if self._process is not None:
-            self.kills += 1
             self._process.kill()
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Real boards as campaigns see them: a microcontroller at a serial port, whose power a driver of labgrid switches."""
 
 import contextlib
+import copy
 import functools
 import json
 import os
@@ -9,17 +10,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyudev
 from labgrid.driver import Driver, ManualPowerDriver
-from labgrid.strategy import StrategyError
+from labgrid.resource import NetworkSerialPort, Resource
+from labgrid.resource.udev import USBResource
 from ordack.boards.claim import Claim
 from ordack.boards.deploy import MPY_VERSION
 from ordack.boards.deploy import deploy as deploy_modules
 from ordack.boards.outbox import FILES as FILES_OF
-from ordack.boards.repl import CORE, BoardError, attended
+from ordack.boards.repl import CORE, BoardError, NoBoard
 from ordack.boards.repl import Board as Repl
 
 from firmware.ports import modules
@@ -27,16 +30,14 @@ from firmware.ports.natmod.package import compile_all
 from hil import sensor
 from hil.boards import POWER, RESET, Board, BoardMissing, Limits, Line, Log, RigFailed
 from hil.emulated import MAIN, MPY_CROSS, compiled
-from hil.ports import claimed, url
 
+PORT_DEADLINE_S: Final = 15.0
 REPL_DEADLINE_S: Final = 30.0
 SWITCH_DEADLINE_S: Final = 60.0
-WATCHDOG_DEADLINE_S: Final = 60.0
 AGAIN_S: Final = 0.2
 _ENDED_WITHIN_S: Final = 5.0
 FILES: Final = (
-    *("main.py", "application.mpy", "config.json", sensor.BASE, sensor.STARTS),
-    *(f"{ledger}{end}" for ledger in (sensor.LEDGER, sensor.COMMANDS) for end in ("", ".new")),
+    *("main.py", "application.mpy", "config.json", sensor.BASE, sensor.STARTS, sensor.LEDGER, f"{sensor.LEDGER}.new"),
 )
 
 _CLEAN = """
@@ -53,32 +54,63 @@ def clean(path):
 for path in {0!r}:
     clean(path)
 """
-# All blocks until the first that is erased; 0 is where the machines in QEMU have theirs. An STM32 has files among them.
-_FIRMWARE = """
-import binascii, hashlib, sys
-def firmware():
-    block = bytearray(4096)
-    made = hashlib.sha256()
-    if sys.platform == "esp32":
-        import esp32
-        read = esp32.Partition(esp32.Partition.RUNNING).readblocks
-    else:
-        import uctypes
-        start = {"rp2": 0x10000000, "mps2": 0}[sys.platform]
-        def read(number, block):
-            block[:] = uctypes.bytearray_at(start + number * len(block), len(block))
-    number = 0
+# Serial ports: found by what describes them, and claimed
+
+
+def identity(port: Resource) -> str:
+    """What tells this port from others, wherever it is plugged in."""
+    if isinstance(port, USBResource):
+        match = {key: value for key, value in port.match.items() if not key.endswith("SUBSYSTEM")}
+        return ", ".join(f"{key} {match[key]}" for key in sorted(match))
+    return f"{port.host}:{port.port}" if isinstance(port, NetworkSerialPort) else str(port.port)
+
+
+def aliases(port: Resource) -> list[str]:
+    """By what else a file of boards may describe a USB port that is there."""
+    found = getattr(port, "device", None)
+    properties = found.properties if found is not None else {}
+    return [f"{key} {properties[key]}" for key in ("ID_SERIAL_SHORT", "ID_PATH") if properties.get(key)]
+
+
+def claimed(claim: Claim, names: Iterable[str]) -> None:
+    """Claim these names, too. Raises BoardMissing."""
+    try:
+        claim.add(names)
+    except NoBoard as error:
+        raise BoardMissing(str(error)) from None
+
+
+def devices(port: USBResource) -> list[str]:
+    """Every serial port of this machine that fits the match of this resource, not only the first one."""
+    probe, found = copy.copy(port), []
+    for device in pyudev.Context().list_devices(subsystem="tty"):
+        probe.device, probe.avail = None, False
+        if probe.try_match(device):
+            found.append(device.device_node)
+    return found
+
+
+def url(port: Resource, deadline_s: float = PORT_DEADLINE_S, stop: threading.Event | None = None) -> str:
+    """Where pyserial finds a port, as soon as it is there; empty if it is not there when `stop` is set. Raises
+    BoardMissing if it is not by the deadline, or if two ports of this machine fit what describes it.
+    """
+    if isinstance(port, NetworkSerialPort):
+        kind, settings = ("rfc2217", "?ign_set_control") if port.protocol == "rfc2217" else ("socket", "")
+        return f"{kind}://{port.host}:{port.port}{settings}"
+    end = time.monotonic() + deadline_s
     while True:
-        read(number, block)
-        if block == bytes(block[:1]) * len(block):
-            return binascii.hexlify(made.digest()).decode()
-        made.update(block)
-        number += 1
-try:
-    print(repr(firmware()))
-except (ImportError, KeyError, MemoryError, OSError):
-    print(repr(""))
-"""
+        port.poll()
+        if port.avail and port.port and Path(port.port).exists():
+            break
+        if stop is not None and stop.is_set():
+            return ""
+        if time.monotonic() >= end:
+            raise BoardMissing(f"board {port.target.name}: no port {identity(port)} within {deadline_s:g} s")
+        time.sleep(0.02)
+    if isinstance(port, USBResource) and len(found := devices(port)) > 1:
+        shown = ", ".join(sorted(found))
+        raise BoardMissing(f"board {port.target.name}: {len(found)} ports have {identity(port)}: {shown}")
+    return str(port.port)
 
 
 @functools.cache
@@ -158,33 +190,40 @@ class Switch:
         bounded(self._board, f"its {name} has not answered for", what, SWITCH_DEADLINE_S)
 
 
-class RealBoard(Board):
-    """What is a board's, whatever reaches it: a lock, and perhaps a switch, of its driver `node`. The switch may take
-    seconds: who has an event loop calls from a thread.
+class LabBoard(Board):
+    """A real board at a serial port, which is locked. Its switch may take seconds: who has an event loop calls from a
+    thread.
     """
 
-    def __init__(self, node: Any, application: Path, *drivers: Driver | None) -> None:
+    def __init__(self, node: Any, application: Path) -> None:
         self.target = node.target.name
         if isinstance(node.power, ManualPowerDriver) and not (sys.stdin and sys.stdin.isatty()):
             raise BoardMissing(
                 f"board {self.target} is switched by hand (ManualPowerDriver), and nobody is at a terminal here to be "
                 "asked: start this at one, pytest with -s, or name the driver of a switch in the file"
             )
+        self.ways = (POWER,) if node.button is None else (POWER, RESET)
         self.host = node.host or ""
         self.listen = node.listen or self.host
         self.limits = Limits(node.max_size, node.ahead, node.patience_s, node.deadline_s)
-        self.dips_s = node.dips_s
         self.log = Log()
         self._node = node
         self._application = application
+        self._stop = threading.Event()
+        self._lost = ""
+        self._reader: threading.Thread | None = None
+        self._repl: Repl | None = None
+        self._is_frozen = False
+        self.switch = Switch(node.power, node.off_s, self.target)
         self.claim = Claim(f"a campaign on {self.target}")
         claimed(self.claim, [node.identity])
         try:
-            self._activate(*drivers)
+            self._activate(node.power, node.button)
             self.line = self._found_line()
         except BaseException:
             self.claim.release()
             raise
+        node.micropython.claim = self.claim
 
     def _activate(self, *drivers: Driver | None) -> None:
         for driver in filter(None, drivers):
@@ -196,34 +235,6 @@ class RealBoard(Board):
 
     def _found_line(self) -> Path | None:
         """Where its serial link can be met; None: it has a network. Raises BoardMissing, RigFailed."""
-        return None
-
-    def close(self) -> None:
-        try:
-            self.kill()
-        finally:
-            self.claim.release()
-            self._node.target.cleanup()
-
-
-class LabBoard(RealBoard):
-    """A real board at a serial port."""
-
-    def __init__(self, node: Any, application: Path) -> None:
-        self.ways = (POWER,) if node.button is None else (POWER, RESET)
-        self._stop = threading.Event()
-        self._lost = ""
-        self._reader: threading.Thread | None = None
-        self._repl: Repl | None = None
-        self._program: dict[str, bytes] = {}
-        self._firmware: str | None = None
-        self._is_frozen = False
-        self._modules: Path | None = None
-        self.switch = Switch(node.power, node.off_s, node.target.name)
-        super().__init__(node, application, node.power, node.button)
-        node.micropython.claim = self.claim
-
-    def _found_line(self) -> Path | None:
         if self._node.line is None:
             return None
         port = self._node.target.get_resource("SerialPort", name=self._node.line, wait_avail=False)
@@ -256,12 +267,6 @@ class LabBoard(RealBoard):
         found = ", with the modules of a firmware that the rig has not loaded" if is_old else ""
         return f"{self.target}: {self._node.identity}, over {link}{found}"
 
-    def files(self) -> dict[str, Path]:
-        image = self._strategy.image
-        named = {"firmware image": image} if image is not None and image.is_file() else {}
-        copied = {} if self._modules is None else {"modules": self._modules}
-        return {"application": self._application, **copied, **named}
-
     @contextlib.contextmanager
     def asked(self) -> Iterator[Repl]:
         """Its REPL, of a board that is off before and after, or that of who asks it already. Raises OSError."""
@@ -284,28 +289,12 @@ class LabBoard(RealBoard):
     def attended(self) -> contextlib.AbstractContextManager[object]:
         return self.asked()
 
-    def firmware(self) -> str:
-        """As `Board` has it; as it was at the last deploy, for to ask it then would start its program."""
-        if self._firmware is not None:
-            return self._firmware
-        with self.asked() as repl:
-            self._choose_modules(repl)
-            read: str = repl.run(_FIRMWARE, REPL_DEADLINE_S)
-            return read
-
-    def _choose_modules(self, repl: Repl) -> None:
-        """Those of this checkout in the form that the board loads; none if they are frozen into its firmware."""
-        _, _, self._is_frozen = repl.run(CORE)
-        loads = repl.info.mpy & 0xFF == MPY_VERSION
-        folder = Path(compiled_modules().name) if loads else modules.write()
-        self._modules = None if self._is_frozen else folder
-
     def deploy(self, settings: dict[str, object]) -> None:
         node = self._node
         link: dict[str, object] = {"lan": node.lan}
         if node.line is not None:
             link = {"uart": node.uart, "baud": node.baud, "rxbuf": node.rxbuf}
-        self._program = {
+        program = {
             "application.mpy": compiled(self._application, self.target),
             "config.json": json.dumps({**settings, **link}).encode(),
             "main.py": MAIN.encode(),
@@ -316,25 +305,19 @@ class LabBoard(RealBoard):
             self._refuse_what_others_have(repl)
             repl.run(_CLEAN.format([*FILES, str(settings["outbox"])]))
             self._deploy_modules(repl)
-            self._firmware = repl.run(_FIRMWARE, REPL_DEADLINE_S)
-            self._write_program(repl)
+            for name, data in program.items():
+                repl.write(name, data)
 
     def _deploy_modules(self, repl: Repl) -> None:
         """What is tested; a firmware with frozen modules is tested as it is. Raises OSError, BoardError."""
-        self._choose_modules(repl)
-        if self._modules is None:
+        _, _, self._is_frozen = repl.run(CORE)
+        if self._is_frozen:
             return
-        done = deploy_modules(repl, self._modules / "package.json")
+        loads = repl.info.mpy & 0xFF == MPY_VERSION
+        folder = Path(compiled_modules().name) if loads else modules.write()
+        done = deploy_modules(repl, folder / "package.json")
         if done.problem:
             raise OSError(f"board {self.target}: a node cannot start there: {done.problem}")
-
-    def _write_program(self, repl: Repl) -> None:
-        for name, data in self._program.items():
-            repl.write(name, data)
-
-    def lacks(self, work: str) -> bool:
-        has_other = self._node.loader is not None and self._strategy.other is not None
-        return super().lacks(work) or (work == "reflash" and not has_other)
 
     @property
     def _strategy(self) -> Any:
@@ -356,36 +339,6 @@ class LabBoard(RealBoard):
             repl.run(f"import os\nos.mkdir({folder!r})")
             for file in files.iterdir():
                 repl.write(f"{folder}/{file.name}", file.read_bytes())
-
-    def reflash(self) -> None:
-        try:
-            self._strategy.flash_other()
-        except StrategyError as error:
-            raise OSError(error.msg) from None
-        with self.asked() as repl:
-            self._write_program(repl)
-
-    def redeploy(self) -> None:
-        mark = self.log.mark()
-        self.power_up()
-        self.log.wait_for(lambda text: '"started"' in text, REPL_DEADLINE_S, mark)
-        self._silence()
-        program, end = compiled(self._application, self.target), time.monotonic() + WATCHDOG_DEADLINE_S
-
-        def copy(repl: Repl) -> None:
-            repl.write("application.mpy", program)
-            while not repl.watched:
-                if time.monotonic() >= end:
-                    raise BoardError(f"no watchdog has bitten within {WATCHDOG_DEADLINE_S:g} s")
-                time.sleep(AGAIN_S)
-                repl.run("")
-
-        try:
-            attended(url(self._node.micropython.port), self._node.micropython.port.speed, copy, reset=True)
-        except BoardError as error:
-            raise OSError(f"board {self.target}: {error}") from None
-        finally:
-            self.switch.off()
 
     def _refuse_what_others_have(self, repl: Repl) -> None:
         try:
@@ -434,3 +387,10 @@ class LabBoard(RealBoard):
                 return content
             except FileNotFoundError:
                 return b""
+
+    def close(self) -> None:
+        try:
+            self.kill()
+        finally:
+            self.claim.release()
+            self._node.target.cleanup()

@@ -8,14 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import Any, Final, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hil.boards import BoardMissing, Wear
+from hil.boards import BoardMissing
 from hil.faults import CutMade
 
 _SHOWN = 5
@@ -107,8 +105,7 @@ class Comparison:
 
     `unrecorded` (readings that the ledger lacks), `misrecorded` (entries out of turn), `false` (called stored, and not
     in the queue) and `forgotten` (not in the outbox, though nobody has received them) accuse the board; the others, the
-    queue. `erased`: those that went with an outbox or a store; no fault. `commands`: so many were executed once;
-    `unexecuted` were not at all, `misexecuted` otherwise than given.
+    queue. `erased`: those that went with an outbox or a store; no fault.
     """
 
     sent: int
@@ -125,16 +122,12 @@ class Comparison:
     forgotten: list[int] = field(default_factory=list)
     erased: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
-    commands: int = 0
-    unexecuted: list[int] = field(default_factory=list)
-    misexecuted: list[str] = field(default_factory=list)
 
     @property
     def faults(self) -> dict[str, list[int] | list[str]]:
         """The lists that are not empty, by name."""
-        of_readings = ("unrecorded", "misrecorded", "lost", "duplicated", "reordered", "corrupt", "unexpected", "false")
-        names = (*of_readings, "forgotten", "unexecuted", "misexecuted")
-        return {name: getattr(self, name) for name in names if getattr(self, name)}
+        names = ("unrecorded", "misrecorded", "lost", "duplicated", "reordered", "corrupt", "unexpected", "false")
+        return {name: getattr(self, name) for name in (*names, "forgotten") if getattr(self, name)}
 
     def line(self) -> str:
         """The sentence that the campaign ends with."""
@@ -142,7 +135,6 @@ class Comparison:
         text = f"{self.sent} sent, {self.once} received once, {order}"
         text += f", {len(self.lost)} lost, {len(self.duplicated)} duplicated"
         text += f", {len(self.erased)} gone with an outbox or a store" if self.erased else ""
-        text += f", {self.commands} commands executed once" if self.commands else ""
         said = ("lost", "duplicated", "reordered")
         return ", ".join([text, *(f"{len(found)} {name}" for name, found in self.faults.items() if name not in said)])
 
@@ -232,16 +224,6 @@ class Timeline:
         """The longest time from a fault until another reading was acknowledged; 0 if there was none."""
         return max((took for _, _, took in self.faults if took is not None), default=0.0)
 
-    def measured(self) -> dict[str, float | None]:
-        """Recovery times and throughput as numbers, by name and unit; None: there was nothing to measure."""
-        took = [one for _, _, one in self.faults if one is not None]
-        return {
-            "worst_recovery_s": max(took, default=None),
-            "mean_recovery_s": sum(took) / len(took) if took else None,
-            "recoveries": len(took),
-            "readings_per_s": self.rate or None,
-        }
-
     @property
     def rate(self) -> float:
         """Readings that were acknowledged a second, faults included."""
@@ -271,21 +253,13 @@ class Figures(Run):
     cuts_asked: int
     board_kills_asked: int
     manager_kills_asked: int
-    commands_asked: int = 0
-    commands: int = 0
     core: str = "unknown"
-    cores: list[str] = field(default_factory=list)
     mishaps: int = 0
     told: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
     cuts: list[CutMade] = field(default_factory=list)
     plan: dict[str, Any] = field(default_factory=dict)
     power: list[dict[str, Any]] = field(default_factory=list)
-    others_asked: dict[str, int] = field(default_factory=dict)
-    others: dict[str, int] = field(default_factory=dict)
-    unanswered: int = 0
-    wear: Wear | None = None
-    hashes: dict[str, str] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
     board_kills: int = 0
     manager_kills: int = 0
@@ -326,11 +300,6 @@ class Figures(Run):
         ):
             if kills != asked:
                 reasons.append(f"the {name} was killed {kills} times instead of {asked}")
-        if self.commands != self.commands_asked:
-            reasons.append(f"{self.commands} commands given instead of {self.commands_asked}")
-        for name, asked in self.others_asked.items():
-            if self.others.get(name, 0) != asked:
-                reasons.append(f"{self.others.get(name, 0)} of {name} instead of {asked}")
         return reasons
 
     def symptoms(self) -> set[str]:
@@ -347,22 +316,19 @@ class Figures(Run):
     def status(self) -> int:
         """The exit status: 0 all is well; 1 not so; RIG_FAILED."""
         found = {*self.traffic, *(self.comparison.faults if self.comparison else ())}
-        found -= {"unrecorded", "unexecuted"}  # what a run that ends early has not come to
+        found -= {"unrecorded"}  # what a run that ends early has not come to
         return 0 if self.ok else RIG_FAILED if self.rig_failed and not found else 1
 
     def to_json(self) -> str:
-        """One JSON object in one line: the fields of this class and its parts, `ok`, `shortcomings`, the last `line`,
-        and what was `measured`.
-        """
+        """One JSON object in one line: the fields of this class and its parts, `ok`, `shortcomings`, and `line`."""
         line = self.comparison.line() if self.comparison else None
-        said = {"ok": self.ok, "line": line, "shortcomings": self.shortcomings(), "measured": self.timeline.measured()}
-        return json.dumps({**said, **asdict(self)})
+        return json.dumps({"ok": self.ok, "line": line, "shortcomings": self.shortcomings(), **asdict(self)})
 
     def table(self) -> Table:
         """The table that the campaign ends with."""
         table = Table(title=f"Campaign, seed {self.seed}", show_header=False, title_justify="left")
         table.add_row("board", self.description)
-        table.add_row("core on the board", ", then ".join(self.cores) or self.core)
+        table.add_row("core on the board", self.core)
         if self.mishaps:
             table.add_row("mishaps", f"{self.mishaps}; the board says: {'; '.join(self.told) or 'nothing'}")
         if self.comparison:
@@ -373,10 +339,6 @@ class Figures(Run):
             table.add_row("received once", str(self.comparison.once))
             for name in ("lost", "erased", "duplicated", "reordered", "corrupt", "unexpected"):
                 table.add_row(name, str(len(getattr(self.comparison, name))))
-            if self.commands_asked:
-                found = self.comparison
-                wrong = f"{len(found.unexecuted)} not at all, {len(found.misexecuted)} otherwise than given"
-                table.add_row("commands executed once", f"{found.commands} of {self.commands} given, {wrong}")
         cuts = Counter((cut.kind, cut.direction) for cut in self.cuts)
         detail = ", ".join(f"{count} {way} {kind}" for (kind, way), count in sorted(cuts.items()))
         table.add_row("link cut", f"{len(self.cuts)} of {self.cuts_asked} asked ({detail})")
@@ -384,41 +346,24 @@ class Figures(Run):
         detail = f"{sum(cut['at_byte'] for cut in self.power)} at a planned byte, off after {slowest:.3f} s at most"
         table.add_row("board killed", f"{self.board_kills} of {self.board_kills_asked} asked ({detail})")
         table.add_row("queue manager killed", f"{self.manager_kills} of {self.manager_kills_asked} asked")
-        for name, asked in self.others_asked.items():
-            detail = f" ({self.unanswered} questions unanswered)" if name.startswith("name server") else ""
-            table.add_row(name, f"{self.others.get(name, 0)} of {asked} asked{detail}")
         table.add_row(
             "connections", f"{self.connections}, {self.refused} more refused while the queue manager was down"
         )
         least = 1 + self.board_kills + self.manager_kills
         table.add_row("sessions", f"{self.sessions}; the start and the kills need {least}")
         table.add_row("bytes over the link", f"{self.bytes_up:,} up, {self.bytes_down:,} down")
-        if self.wear is not None:
-            table.add_row("flash written", flash_written(self.wear, self.messages))
         if self.timeline.readings:
             table.add_row("readings a second", f"{self.timeline.rate:.1f}, faults included")
         if self.timeline.faults:
             table.add_row(
                 "worst recovery", f"{self.timeline.worst_s:.2f} s from a fault to the next acknowledged reading"
             )
-        for name, digest in self.hashes.items():
-            table.add_row(name, f"SHA-256 {digest[:16]}")
         table.add_row("time", f"{self.seconds:.1f} s")
         return table
 
 
-def flash_written(wear: Wear, messages: int) -> str:
-    """What a board that has sent so many readings has written to its flash, in words."""
-    each = wear.erases / messages if messages else 0.0
-    return (
-        f"{wear.programmed:,} bytes, {wear.erases:,} erases: {each:.1f} a reading; of one block {wear.worst:,} at most"
-    )
-
-
 class View:
-    """Live progress: bars on a terminal, plain lines (at most one a second) anywhere else, and of each `name` that is
-    one of many.
-    """
+    """Live progress: plain lines, at most one a second, and of each `name` that is one of many."""
 
     def __init__(self, console: Console, totals: dict[str, int], name: str = "") -> None:
         self._console = console
@@ -426,32 +371,11 @@ class View:
         self._shown: dict[str, int] = {}
         self._next = 0.0
         self._totals = totals
-        self._progress: Progress | None = None
-        if console.is_terminal and not name:
-            columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._progress = Progress(*columns, console=console)
-            self._tasks = {name: self._progress.add_task(name, total=total) for name, total in totals.items()}
-
-    def __enter__(self) -> "View":
-        if self._progress:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress:
-            self._progress.stop()
 
     def update(self, figures: dict[str, int]) -> None:
         """Show the figures, named as in `totals`."""
-        if self._progress:
-            for name, figure in figures.items():
-                self._progress.update(self._tasks[name], completed=figure)
-            return
         now = time.monotonic()
-        complete = figures == self._totals
-        if figures != self._shown and (now >= self._next or complete):
+        if figures != self._shown and (now >= self._next or figures == self._totals):
             self._shown, self._next = dict(figures), now + 1.0
             shown = ", ".join(f"{name} {figure}/{self._totals[name]}" for name, figure in figures.items())
             self._console.print(f"{self._before}{shown}", markup=False)

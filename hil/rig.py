@@ -1,9 +1,8 @@
-"""The boards of a lab from the command line: what is plugged in, what works, and who has it.
+"""The boards of a lab from the command line: what is plugged in, and what works.
 
     hil.rig scan                      a first rig.yaml, from the serial ports that are here
-    hil.rig check [BOARD ...]         wiring, firmware and power of every board
+    hil.rig check [BOARD ...]         firmware and power of every board
     hil.rig flash BOARD               load the firmware that the file names; the board is off then
-    hil.rig status [BOARD ...]        who uses it
 
 The file is that of --lg-env, or LG_ENV, or rig.yaml. Exit status: 0 all is well; 1 a board is not; 2 wrong use.
 """
@@ -12,10 +11,8 @@ import argparse
 import os
 import socket
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 try:
@@ -25,15 +22,12 @@ try:
     from labgrid.strategy import StrategyError
 except ModuleNotFoundError as error:
     sys.exit(f"python -m hil.rig needs {error.name}: `make setup-test` installs it")
-from ordack.boards.claim import Claim
-from ordack.boards.repl import CORE, NoBoard, dotted
+from ordack.boards.repl import CORE, dotted
 from ordack.cli.output import OutputError
 
-from hil import lab, targets, wiring
+from hil import drivers
 from hil.boards import BoardMissing, Quarantined
-from hil.computer import SSHBoard
-from hil.part import digest
-from hil.real import LabBoard
+from hil.targets import RIG, rig_file
 
 OFF_S = 3.0
 """So long a board whose power is off must say nothing."""
@@ -81,35 +75,15 @@ def _own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def status(environment: Environment, name: str) -> str:
-    """Who has a board. Raises BoardMissing."""
-    who = str(lab.strategy(lab.target(environment, name)).node.identity)  # empty: it needs no hardware
-    try:
-        Claim("somebody who looks", *([who] if who else [])).release()
-    except NoBoard as in_use:
-        return str(in_use)
-    return "free"
-
-
 def check(environment: Environment, name: str) -> Iterator[str]:
     """What is found of a board, a sentence each. Raises BoardMissing and OSError for what is not as it must be."""
-    strategy = lab.strategy(lab.target(environment, name))
-    with tempfile.TemporaryDirectory() as folder:
-        board = strategy.open(Path(folder) / "flash")
+    strategy = drivers.strategy(drivers.target_of(environment, name))
+    board = strategy.open()
     try:
         yield board.describe()
-        if isinstance(board, SSHBoard):
-            yield from board.look()
-        if not isinstance(board, LabBoard):
-            return
         with board.asked() as repl:
             core, _, frozen = repl.run(CORE)
             yield f"{repl.info.machine}, MicroPython {dotted(repl.info.version)}, {repl.info.heap_free} bytes free"
-            node = strategy.node
-            if board.find_line is not None:
-                yield wiring.cross(repl, board.find_line(), node.uart, node.baud)
-            else:
-                yield wiring.reach(repl, board.host, board.listen, node.lan)
         found = f"core {core}, {'frozen into the firmware' if frozen else 'in files'}"
         yield found if core else "it has no modules of ordack: a campaign brings them"
         if strategy.node.micropython.answers(OFF_S):
@@ -121,11 +95,10 @@ def check(environment: Environment, name: str) -> Iterator[str]:
 
 def flash(environment: Environment, name: str) -> str:
     """Load the firmware that the file names; which. Raises BoardMissing and OSError."""
-    strategy = lab.strategy(lab.target(environment, name))
+    strategy = drivers.strategy(drivers.target_of(environment, name))
     if strategy.image is None:
         raise BoardMissing("its BoardStrategy names no firmware, such as {firmware: pico}, of images: of the file")
-    with tempfile.TemporaryDirectory() as folder:
-        board = strategy.open(Path(folder) / "flash")
+    board = strategy.open()
     try:
         board.kill()
         strategy.flash()
@@ -133,17 +106,7 @@ def flash(environment: Environment, name: str) -> str:
         raise OSError(error.msg) from None
     finally:
         board.close()
-    return f"{strategy.image}, SHA-256 {digest(strategy.image)[:16]}, is loaded"
-
-
-def _told(environment: Environment, name: str, words: Any) -> Iterator[str]:
-    """What the command says of a board, a sentence each. Raises BoardMissing and OSError."""
-    if words.command == "check":
-        yield from check(environment, name)
-    elif words.command == "flash":
-        yield flash(environment, name)
-    else:
-        yield status(environment, name)
+    return f"{strategy.image} is loaded"
 
 
 def _each(environment: Environment, words: Any) -> bool:
@@ -151,10 +114,11 @@ def _each(environment: Environment, words: Any) -> bool:
     well = True
     for name in words.board or environment.config.get_targets():
         try:
-            for line in _told(environment, name, words):
+            lines = check(environment, name) if words.command == "check" else [flash(environment, name)]
+            for line in lines:
                 _say(f"{name}: {line}\n")
         except (BoardMissing, OSError) as reason:
-            is_expected = isinstance(reason, Quarantined) and words.command in ("check", "status")
+            is_expected = isinstance(reason, Quarantined) and words.command == "check"
             _say(f"{name}: {'' if is_expected else 'FAILED: '}{reason}\n")
             well &= is_expected
     return well
@@ -176,8 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="hil.rig", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("scan", "check", "flash", "status"))
-    parser.add_argument("board", nargs="*", help="boards of the file (default of check and status: all)")
+    parser.add_argument("command", choices=("scan", "check", "flash"))
+    parser.add_argument("board", nargs="*", help="boards of the file (default of check: all)")
     parser.add_argument("--lg-env", help="the file of boards")
     words = parser.parse_intermixed_args(arguments)
     if words.lg_env:
@@ -186,10 +150,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words.command == "scan":
             _say(yaml.safe_dump(scan(), sort_keys=False))
             return 0
-        path = targets.file()
+        path = rig_file()
         if path is None:
-            raise BoardMissing(f"there is no {targets.RIG}: `python -m hil.rig scan` begins one, or give --lg-env FILE")
-        environment = lab.load(path)
+            raise BoardMissing(f"there is no {RIG}: `python -m hil.rig scan` begins one, or give --lg-env FILE")
+        environment = drivers.load(path)
         known = environment.config.get_targets()
         if unknown := [name for name in words.board if name not in known]:
             raise BoardMissing(f"{path}: no board {', '.join(unknown)}; there are: {', '.join(known)}")

@@ -12,13 +12,9 @@ Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.p
     seed, count, max_size   readings 1 to `count`, bodies of 0 to `max_size` bytes (65536 if left out)
     ahead                   at most so many accepted readings that are not stored yet (64 if left out)
     keeps                   each reading whose number this divides stays in the outbox until it is received (none if 0)
-    dns                     address and port of the name server, if `host` is a name
-    watchdog_ms             the board's watchdog bites after so long (there is none if left out)
-    clock_steps             reading and seconds, each: behind that reading the board's clock goes on by so many more
-    clockless               the node gets no time, as on a board whose clock is at its epoch (false if left out)
-    erasures                the outbox may be found erased, or put back from an old copy (false if left out)
+    erasures                the outbox may be found erased, or put back from an old copy; the node gets no time then, as
+                            on a board whose clock is at its epoch (false if left out)
     guid                    the node's GUID in hexadecimal, fixed (its own if left out)
-    commands                the board executes commands (false if left out)
 
 Reading k has the label "reading k", and a body made from `seed` and `k`. The ledger `ledger.txt` has one line per
 accepted reading, `k size crc32 MessageID`, written after `send()` returned. If the power goes between the two, the node
@@ -26,17 +22,13 @@ knows more than the ledger: after the restart the sensor asks the node for the l
 line, with `found` at its end. If the outbox was erased, or is older than the ledger, the sensor goes on behind the last
 reading in the ledger, and says with `base` behind which one its knowledge of what is stored begins anew.
 
-A command is a number. Executing it is a line in `commands.txt`, of the same form. One that had been executed when the
-power went is handed out again, and is not executed.
-
 Prints JSON lines, each with `campaign`, the identity that its configuration gives, for the rig counts no other lines,
 and with `starts`: how often the application has started since it was deployed. They are {"event": "started", ...}
 first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
 when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up, and of a
 reading that was refused; with `erasures` {"event": "failed", "message_id": ...} of one that was, or is in doubt. What
 the node says of its outbox is in `damage` and `ahead` of all but these, how many sessions it has had in this life in
-`sessions`; `full`: it has refused a reading in this life, which was sent again when there was room; `commanded`: the
-last command that was executed.
+`sessions`; `full`: it has refused a reading in this life, which was sent again when there was room.
 """
 
 import asyncio
@@ -52,8 +44,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 LEDGER = "ledger.txt"
-COMMANDS = "commands.txt"
-INBOX = ("commands", 0x1F)
 BASE = "base.txt"
 STARTS = "starts.txt"
 POLL_S = 0.005
@@ -185,20 +175,6 @@ def begin(config: "dict[str, Any]") -> None:
     ALWAYS["starts"] = os.stat(STARTS)[6]
 
 
-class Clock:
-    """The board's clock, with the steps of a configuration behind the readings `accepted`."""
-
-    def __init__(self, steps: "list[tuple[int, int]]", accepted: int) -> None:
-        self.steps = steps
-        self.accepted = accepted
-
-    def time(self) -> int:
-        """Seconds since 1970."""
-        from ordack.node.clock import unix_time
-
-        return unix_time() + int(sum([step for behind, step in self.steps if behind <= self.accepted]))
-
-
 class Sensor:
     """The readings of one configuration, sent through `node` (an ordack.node.Node; `core` names the protocol core that
     it runs on).
@@ -210,9 +186,7 @@ class Sensor:
         self.core = core
         self.accepted = 0
         self.base = 0
-        self.clock: "Any" = None
         self.full = False
-        self.commanded = last_noted(COMMANDS)[0]
         self.shown: "Any" = None
         # For all of them, at once: when the board has run for a while, its heap may have no piece as large as that.
         self.body = memoryview(bytearray(config.get("max_size", 65536)))
@@ -262,7 +236,7 @@ class Sensor:
 
     def now(self) -> "tuple[object, ...]":
         """What is shown when it has changed."""
-        return self.accepted, self.stored(), self.full, self.commanded
+        return self.accepted, self.stored(), self.full
 
     def show(self) -> None:
         """Print the figures if they have changed. Raises what has ended the node: nobody else would hear of it."""
@@ -276,7 +250,7 @@ class Sensor:
     def figures(self, **more: object) -> None:
         """Print how far it is, and what the node says of its outbox and its sessions."""
         damage, ahead, sessions = self.node.damage, self.node.outbox.ahead, self.node.stats.connects
-        found = {"damage": damage, "ahead": ahead, "sessions": sessions, "full": self.full, "commanded": self.commanded}
+        found = {"damage": damage, "ahead": ahead, "sessions": sessions, "full": self.full}
         say(accepted=self.accepted, stored=self.stored(), **found, **more)
 
     async def run(self) -> None:
@@ -308,8 +282,6 @@ class Sensor:
                 continue
             self.note(k, body)
             self.accepted = k
-            if self.clock is not None:
-                self.clock.accepted = k
             if self.node.last_message_id != message_id:
                 raise ValueError(
                     "reading %d was accepted as MessageID %d, but the last is %d"
@@ -320,14 +292,6 @@ class Sensor:
             await asyncio.sleep(POLL_S)
             self.show()
         self.finish()
-
-    async def obey(self, inbox: "Any") -> None:
-        """Execute what comes."""
-        async for command in inbox:
-            number = int(command.body)
-            if not (command.again and number == self.commanded):
-                append(COMMANDS, line_of(number, command.body, command.message_id))
-                self.commanded = number
 
     def finish(self) -> None:
         """Say that all is done."""
@@ -366,8 +330,8 @@ def secured(host: str, port: int, tls: "dict[str, str]") -> "Any":
     return TlsLink(host, port, *files, tls["name"])
 
 
-async def open_node(config: "dict[str, Any]", clock: "Any" = None) -> "Any":
-    """The node that the configuration asks for, with its link; `clock`: a `Clock` for it."""
+async def open_node(config: "dict[str, Any]") -> "Any":
+    """The node that the configuration asks for, with its link."""
     from ordack.node import Node
 
     connect: Any
@@ -381,20 +345,15 @@ async def open_node(config: "dict[str, Any]", clock: "Any" = None) -> "Any":
         connect = (config["host"], config["port"])
         if config.get("lan"):
             await lan_up()
-        if config.get("dns"):
-            from ordack.node import dns
-
-            dns.SERVERS.append(tuple(config["dns"]))
         if config.get("tls"):
             connect = secured(config["host"], config["port"], config["tls"])
     bounds: "dict[str, Any]" = {name: config[name] for name in ("capacity",) if name in config}
-    if config.get("clockless"):
+    tell = failed
+    if config.get("erasures"):
+        tell = told
         bounds["clock"] = lambda: 0
-    elif clock is not None:
-        bounds["clock"] = clock.time
     if config.get("guid"):
         bounds["guid"] = binascii.unhexlify(config["guid"])
-    tell = told if config.get("erasures") else failed
     return Node(config["outbox"], connect=connect, on_failed=tell, **bounds)
 
 
@@ -405,17 +364,9 @@ async def main(path: str) -> None:
     with open(path) as file:
         config = json.load(file)
     begin(config)
-    clock = Clock(config["clock_steps"], last_noted(LEDGER)[0]) if config.get("clock_steps") else None
-    node = await open_node(config, clock)
+    node = await open_node(config)
     sensor = Sensor(config, node, core.implementation)
-    sensor.clock = clock
-    if config.get("commands"):
-        asyncio.create_task(sensor.obey(node.inbox(*INBOX)))  # noqa: RUF006 - as the watchdog's
     node.start()
-    if config.get("watchdog_ms"):
-        from ordack.node.board import Watchdog
-
-        asyncio.create_task(Watchdog(node, config["watchdog_ms"]).watch())  # noqa: RUF006 - the loop of a board keeps it
     try:
         await sensor.run()
     except Exception as error:

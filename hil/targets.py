@@ -1,17 +1,31 @@
-"""Which board a name means: one of the file of boards, or one that needs no hardware. labgrid is needed only where
-there is such a file.
-"""
+"""What the name of a board means: one of the file of boards, or one that needs no hardware."""
 
 import os
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
-from hil.boards import ROOT, SENSOR, Board, BoardMissing
-from hil.machines import open_emulated
+from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built
+from hil.emulated import M3, MPS2_HEAP_KIB, Mps2Board
 
+MICROPYTHON = {
+    "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
+    "unix-twin": ROOT / "build" / "micropython" / "unix-twin" / "micropython",
+}
+MICROCONTROLLERS = {
+    "mps2-eth": (M3, True),
+    "mps2-uart": (M3, False),
+}
+"""The chip of each, and whether it has a network; else it has a UART. With `@KIB` behind its name, such as
+`mps2-eth@140`, it has so large a heap.
+"""
+EMULATED = (*MICROPYTHON, *MICROCONTROLLERS, "cpython")
+"""The boards that need no hardware, beside `exec:COMMAND`: any interpreter that takes a script and its argument."""
 RIG = ROOT / "rig.yaml"
 
 
-def file() -> Path | None:
+def rig_file() -> Path | None:
     """The file of boards: what LG_ENV names, else rig.yaml in the checkout; None: there is none, or it is empty, as
     after `scan > rig.yaml` where nothing is plugged in.
     """
@@ -19,17 +33,39 @@ def file() -> Path | None:
     return Path(found) if found else None
 
 
+def interpreter(target: str) -> list[str]:
+    """The command that runs a script for `target`. Raises BoardMissing if there is none here."""
+    if target == "cpython":
+        return [sys.executable]
+    if target.startswith("exec:"):
+        try:
+            words = shlex.split(target.removeprefix("exec:"))
+        except ValueError as error:
+            raise BoardMissing(f"{target}: {error}") from None
+        found = shutil.which(words[0]) if words else None
+        if found is None:
+            raise BoardMissing(f"{target}: no such program; give a path to one, or one that PATH finds")
+        return [str(Path(found).absolute()), *words[1:]]  # boards run in folders of their own
+    if target not in MICROPYTHON:
+        raise BoardMissing(f"no board {target!r}: give one of {', '.join(EMULATED)} or exec:COMMAND")
+    return [str(built(MICROPYTHON[target], target))]
+
+
 def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
-    """The board that `target` names, switched off, its flash the not yet existing `folder` if it needs no hardware.
-    Raises BoardMissing.
+    """The board that `target` names, one of the file of boards or one that needs no hardware, switched off; its flash
+    is the not yet existing `folder` if it needs none. Raises BoardMissing.
     """
-    path = file()
+    path = rig_file()
     if path is not None:
         try:
-            from hil import lab
+            from hil import drivers  # labgrid is needed only where there is such a file
         except ModuleNotFoundError as error:
             raise BoardMissing(f"{path} needs {error.name}: `make setup-test` installs it") from None
-        environment = lab.load(path)
+        environment = drivers.load(path)
         if target in environment.config.get_targets():
-            return lab.open_board(environment, target, folder, application)
-    return open_emulated(target, folder, application)
+            return drivers.open_board(environment, target, application)
+    name, _, heap = target.partition("@")
+    if name in MICROCONTROLLERS and (heap.isdecimal() or not heap):
+        chip, network = MICROCONTROLLERS[name]
+        return Mps2Board(target, folder, chip, network, application, int(heap or MPS2_HEAP_KIB))
+    return ProcessBoard(target, interpreter(target), folder, application)

@@ -1,4 +1,4 @@
-"""Boards: power, logs over all lives, machines. The board of these tests is a small script under CPython."""
+"""Boards: power, logs over all lives, emulated. The board of these tests is a small script under CPython."""
 
 import json
 import sys
@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from firmware.ports.modules import BOARD
-from hil import boards, machines
+from hil import boards, targets
 from hil.boards import Board, BoardMissing, Line, Log, Process, ProcessBoard
-from hil.machines import interpreter, open_emulated
-from hil.targets import open_board
+from hil.targets import interpreter, open_board
 
 DEADLINE_S = 60.0
 
@@ -80,15 +79,6 @@ def test_a_board_lives_dies_and_lives_again_on_the_same_flash(board: ProcessBoar
     assert all(line.life == 2 for line in board.log.since(mark))
 
 
-def test_output_of_a_killed_life_is_in_the_log_when_kill_returns(board: ProcessBoard) -> None:
-    board.start({"name": "bench"})
-    ready(board)
-    board.kill()
-    mark = board.log.mark()
-    time.sleep(0)
-    assert board.log.since(mark) == []
-
-
 def test_kill_is_sigkill_and_takes_the_whole_process_group(board: ProcessBoard) -> None:
     board.start({"name": "bench", "then": ["stubborn", "child"]})
     child = int(board.log.wait_for(lambda text: text.startswith("child"), DEADLINE_S).text.split()[1])
@@ -141,7 +131,7 @@ def test_a_power_cut_takes_what_was_not_synced(target: str, tmp_path: Path) -> N
     script = tmp_path / "unsynced.py"
     script.write_text(UNSYNCED)
     try:
-        board = open_emulated(target, tmp_path / "flash", script)
+        board = open_board(target, tmp_path / "flash", script)
     except BoardMissing as reason:
         pytest.skip(str(reason))
     try:
@@ -193,15 +183,12 @@ def test_log_takes_bytes_that_are_no_text_and_a_last_line_without_end(tmp_path: 
     assert process.status == 0
 
 
-# Process
-
-
-# Targets
+# What a name means
 
 
 @pytest.mark.parametrize("target", ["unix", "unix-twin"])
 def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(machines.MICROPYTHON, target, boards.ROOT / "build" / "none" / "micropython")
+    monkeypatch.setitem(targets.MICROPYTHON, target, boards.ROOT / "build" / "none" / "micropython")
     with pytest.raises(BoardMissing, match=r"build/none/micropython is missing; `make firmware`"):
         open_board(target, tmp_path / "flash")
     assert list(tmp_path.iterdir()) == []
@@ -210,7 +197,7 @@ def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("pico", f"no board 'pico': give one of {', '.join(machines.EMULATED)} or exec:COMMAND"),
+        ("pico", f"no board 'pico': give one of {', '.join(targets.EMULATED)} or exec:COMMAND"),
         ("exec:", "no such program"),
         ("exec:nowhere/micropython", "no such program; give a path to one"),
         ("exec:micropython 'x", "No closing quotation"),

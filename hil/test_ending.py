@@ -1,4 +1,4 @@
-"""How the commands of the rig end: every reason is a sentence and a status, and a report is in files of its own."""
+"""How the commands of the rig end: every reason is a sentence and a status."""
 
 import asyncio
 import io
@@ -14,8 +14,6 @@ from rich.console import Console
 
 from hil import ending
 from hil.boards import BoardMissing, Quarantined, RigFailed
-from hil.matrix import Matrix
-from hil.scenario import BadScenario
 
 RIG = (sys.executable, "-m", "hil.rig")
 
@@ -32,7 +30,6 @@ def raising(error: BaseException) -> Callable[[], int]:
     [
         (BoardMissing("no board 'pico-7'"), 2, "no board 'pico-7'\n"),
         (Quarantined("bench is in quarantine: [red]burnt[/]"), 2, "bench is in quarantine: [red]burnt[/]\n"),
-        (BadScenario("mine.yaml:3: 'of' is not known here"), 2, "mine.yaml:3: 'of' is not known here\n"),
         (OSError(28, "No space left on device", "ledger"), 2, "[Errno 28] No space left on device: 'ledger'\n"),
         (RigFailed("board bench: no hub"), 3, "board bench: no hub\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
@@ -83,13 +80,6 @@ def test_work_that_comes_to_its_end_gives_what_it_found() -> None:
     assert ending.to_the_end(work()) == "found"
 
 
-def test_a_report_with_a_point_in_its_name_leaves_the_others_alone(tmp_path: Path) -> None:
-    for name in ("2026.11.27", "2026.11.28", "hil.json"):
-        Matrix(7).write(tmp_path / name)
-    wanted = {f"{name}{end}" for name in ("2026.11.27", "2026.11.28", "hil") for end in (".md", ".json")}
-    assert {file.name for file in tmp_path.iterdir()} == wanted
-
-
 DRIVERS = "MicroPythonDriver: {}, ManualPowerDriver: {}, NodeDriver: {host: LAN}, BoardStrategy: {}"
 ONE = f"  one: {{resources: {{RawSerialPort: {{port: /dev/ttyS9}}}}, drivers: {{{DRIVERS}}}}}\n"
 FILE = f"imports: [hil.drivers]\ntargets:\n{ONE}"
@@ -106,18 +96,17 @@ FILE = f"imports: [hil.drivers]\ntargets:\n{ONE}"
 def test_a_file_of_boards_that_is_wrong_is_a_sentence(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "rig.yaml"
     path.write_text(text)
-    done = subprocess.run([*RIG, "status", "--lg-env", path], capture_output=True, text=True, check=False)
+    done = subprocess.run([*RIG, "check", "--lg-env", path], capture_output=True, text=True, check=False)
     assert done.returncode in (1, 2)
     assert said.format(path=path) in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", ["status", "check"])
-def test_a_full_disk_is_no_fault_of_a_board_and_a_sentence(command: str, tmp_path: Path) -> None:
+def test_a_full_disk_is_no_fault_of_a_board_and_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "rig.yaml"
     path.write_text(FILE)
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*RIG, command, "--lg-env", path], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [*RIG, "check", "--lg-env", path], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     said = "rig: cannot write to standard output: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, said)

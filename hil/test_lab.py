@@ -1,17 +1,13 @@
 """Boards of a labgrid environment: described, found or refused, and locked."""
 
-import ast
 import os
 import re
-import select
 import subprocess
 import sys
-import time
 import tty
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
-from io import StringIO
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from queue import Queue
 from threading import Event, Thread
@@ -27,7 +23,7 @@ from labgrid.resource.udev import UdevManager, USBSerialPort
 from ordack.boards.claim import Claim
 from ordack.boards.repl import NoBoard
 
-from hil import lab, machines, ports, real, wiring
+from hil import drivers, real
 from hil.boards import ROOT, BoardMissing
 from hil.emulated import HOST
 from hil.rig import main as rig_command
@@ -57,24 +53,15 @@ def described(port: Path, on: str = "", off: str = "", **node: Any) -> dict[str,
 # The file
 
 
-def test_the_emulated_boards_are_targets_of_a_file_each() -> None:
-    assert lab.names(ROOT / "hil" / "emulated.yaml") == dict.fromkeys(machines.EMULATED, "")
-    environment = lab.load(ROOT / "hil" / "emulated.yaml")
-    for name in machines.EMULATED:
-        assert lab.target(environment, name).get_resource("EmulatedMachine").machine in machines.MACHINES
-
-
 def test_the_boards_that_the_readme_describes_are_some(rig: Rig) -> None:
-    example, computer = re.findall("```yaml\n(imports.*?)```", README, re.DOTALL)
+    (example,) = re.findall("```yaml\n(imports.*?)```", README, re.DOTALL)
     path = rig({})
     path.write_text(example)
-    assert lab.names(path) == {"pico-1": "", "pico-2": "its regulator is burnt, ask Ada"}
-    made = lab.target(lab.load(path), "pico-1")
-    assert lab.strategy(made).node.line == "line"
+    assert drivers.names(path) == {"pico-1": "", "pico-2": "its regulator is burnt, ask Ada"}
+    made = drivers.target_of(drivers.load(path), "pico-1")
+    assert drivers.strategy(made).node.line == "line"
     with pytest.raises(BoardMissing, match="board pico-2 is in quarantine: its regulator is burnt, ask Ada"):
         open_board("pico-2", path.parent / "flash")
-    path.write_text(computer)
-    assert lab.strategy(lab.target(lab.load(path), "pi-1")).node.identity == "pi@192.168.1.30:22"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +124,7 @@ def mistakes(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     value, with the table in which that is a table. Of bindings labgrid says what is not found in their place.
     """
     for key, value in described.items():
-        if not key.startswith(("pico", "pi-", "ID_")):
+        if not key.startswith(("pico", "ID_")):
             yield f"{key}x", {(f"{key}x" if name == key else name): one for name, one in described.items()}
         parts = value if isinstance(value, list) else [value]
         for turn, part in enumerate(parts if key != "bindings" else ()):
@@ -154,10 +141,10 @@ def test_every_key_of_the_readme_that_is_misspelt_or_has_another_kind_of_value_i
             for wrong, changed in mistakes({**whole, "targets": {name: board}}):
                 path.write_text(yaml.safe_dump(changed, sort_keys=False))
                 with pytest.raises(BoardMissing, match=rf"^(board {name}|{path}).*\b{wrong}\b"):
-                    lab.strategy(lab.target(lab.load(path), name))
+                    drivers.strategy(drivers.target_of(drivers.load(path), name))
                 tried.add(wrong)
-    assert {"targetsx", "driversx", "matchx", "NodeDriverx", "off_sx", "connection_timeoutx"} <= tried
-    assert {"imports", "ID_PATH", "cmd_on", "off_s", "host", "index", "interpreter", "connection_timeout"} <= tried
+    assert {"targetsx", "driversx", "matchx", "NodeDriverx", "off_sx"} <= tried
+    assert {"imports", "ID_PATH", "cmd_on", "off_s", "host", "index"} <= tried
 
 
 # Identity
@@ -205,9 +192,9 @@ def test_a_board_is_found_by_its_number_or_by_where_it_is_plugged_in(plugged: li
         port = usb(**match)
         for device in plugged:
             port.try_match(device)
-        assert ports.url(port, 0.0) == "/dev/null"
+        assert real.url(port, 0.0) == "/dev/null"
         (key, value) = match.popitem()
-        assert ports.identity(port) == f"{key} {value}"
+        assert real.identity(port) == f"{key} {value}"
 
 
 def test_two_ports_with_its_number_are_refused(plugged: list[Device]) -> None:
@@ -215,7 +202,7 @@ def test_two_ports_with_its_number_are_refused(plugged: list[Device]) -> None:
     port = usb(ID_SERIAL_SHORT=NUMBER)
     port.try_match(plugged[0])
     with pytest.raises(BoardMissing, match=f"2 ports have ID_SERIAL_SHORT {NUMBER}: /dev/null, /dev/zero"):
-        ports.url(port, 600.0)
+        real.url(port, 600.0)
 
 
 @pytest.mark.usefixtures("rig")
@@ -279,7 +266,7 @@ def plugged_in(port: Path, says: bytes) -> Iterator[None]:
 
 def test_a_board_that_is_plugged_in_again_under_another_name_is_heard_on(rig: Rig, tmp_path: Path) -> None:
     stop, heard = Event(), Queue[str]()
-    driver = lab.target(lab.load(rig({"bench": described(tmp_path / "tty")})), "bench").get_driver(
+    driver = drivers.target_of(drivers.load(rig({"bench": described(tmp_path / "tty")})), "bench").get_driver(
         "MicroPythonDriver", activate=False
     )
 
@@ -315,7 +302,7 @@ def test_a_dead_board_is_a_sentence_and_is_switched_off(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(real, "REPL_DEADLINE_S", 1.0)
-    monkeypatch.setattr(ports.url, "__defaults__", (0.0, None))
+    monkeypatch.setattr(real.url, "__defaults__", (0.0, None))
     port, switch = tmp_path / "tty", tmp_path / "switch"
     rig({"bench": described(port, *(f"sh -c 'echo {word} >> {switch}'" for word in ("on", "off")))})
     with nullcontext() if says is None else plugged_in(port, says):
@@ -344,41 +331,17 @@ def test_scan_begins_a_file_with_every_port_by_number_or_by_place(
     assert rig_command(["scan"]) == 0
     path = tmp_path / "rig.yaml"
     path.write_text(capsys.readouterr().out)
-    environment = lab.load(path)
-    found = [ports.identity(lab.target(environment, name).resources[0]) for name in lab.names(path)]
+    environment = drivers.load(path)
+    found = [real.identity(drivers.target_of(environment, name).resources[0]) for name in drivers.names(path)]
     assert found == [f"ID_SERIAL_SHORT {NUMBER}", "ID_PATH usb-2", "ID_PATH usb-3"]
     plugged.append(plugged[1])
     assert rig_command(["scan"]) == 2
     assert "/dev/zero, /dev/zero have the same serial number and place" in capsys.readouterr().err
 
 
-def test_status_says_who_has_a_board_and_that_is_no_failure(
-    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    emulated = {"resources": {"EmulatedMachine": {"machine": "cpython"}}}
-    emulated["drivers"] = {"EmulatedNodeDriver": {}, "BoardStrategy": {}}
-    burnt = {**described(tmp_path / "burnt"), "options": {"quarantine": "it is burnt"}}
-    rig({"bench": described(tmp_path / "tty"), "cpython": emulated, "burnt": burnt})
-
-    def said(*words: str, status: int = 0) -> str:
-        assert rig_command(list(words)) == status
-        return capsys.readouterr().out
-
-    assert said("status").splitlines()[:2] == ["bench: free", "cpython: free"]
-    opened = open_board("bench", tmp_path / "flash")
-    told = said("status", "bench")
-    assert "in use: a campaign on bench" in told
-    assert "FAILED" not in told
-    opened.close()
-    assert said("status", "bench") == "bench: free\n"
-    assert "burnt: FAILED: " in said("flash", "burnt", status=1)
-    assert "burnt: " in (told := said("check", "cpython", "burnt"))
-    assert "is in quarantine: it is burnt" in told
-    assert "cpython: cpython: " in told
-
-
 def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path) -> None:
-    path = rig({"bench": described(tmp_path / "tty", off="true")})
+    burnt = {**described(tmp_path / "burnt"), "options": {"quarantine": "it is burnt"}}
+    path = rig({"bench": described(tmp_path / "tty", off="true"), "burnt": burnt})
 
     def said(*words: str) -> tuple[int, str]:
         done = subprocess.run(
@@ -393,10 +356,12 @@ def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path) -> None:
         return done.returncode, done.stdout + done.stderr
 
     opened = open_board("bench", tmp_path / "flash")
-    status, text = said("status", "bench")
-    assert (status, "in use: a campaign on bench" in text) == (0, True)
+    status, text = said("check")
+    assert (status, "bench: FAILED: " in text, "in use: a campaign on bench" in text) == (1, True, True)
+    assert "\nburnt: " in text
+    assert "is in quarantine: it is burnt" in text
     opened.close()
-    assert said("status", "bnech") == (2, f"{path}: no board bnech; there are: bench\n")
+    assert said("check", "bnech") == (2, f"{path}: no board bnech; there are: bench, burnt\n")
 
 
 @pytest.mark.parametrize(
@@ -404,7 +369,7 @@ def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path) -> None:
     [
         (["flash"], "flash which board? "),
         (["check", "bnech"], "no board bnech; there are: bench"),
-        (["status", "--lg-env", "/no.yaml", "bench"], "/no.yaml: configuration file"),
+        (["check", "--lg-env", "/no.yaml", "bench"], "/no.yaml: configuration file"),
         (["scan"], "udev knows no USB serial port here"),
     ],
 )
@@ -415,57 +380,3 @@ def test_wrong_use_is_status_2_and_a_sentence(
     rig({"bench": described(tmp_path / "tty")})
     assert rig_command(words) == 2
     assert reason in capsys.readouterr().err
-
-
-class Wired:
-    """The REPL of a board that runs what it is given, with a UART of which these wires are connected."""
-
-    def __init__(self, end: int, tx: bool, rx: bool) -> None:
-        def uart(*_: int, **__: int) -> SimpleNamespace:
-            return SimpleNamespace(read=lambda: os.read(end, 100) if rx and self.waits(end) else None, write=write)
-
-        def write(data: bytes) -> None:
-            os.write(end, data if tx else b"")
-
-        self.names: dict[str, Any] = {}
-        self.machine = SimpleNamespace(UART=uart)
-
-    @staticmethod
-    def waits(end: int) -> bool:
-        return bool(select.select([end], [], [], 0)[0])
-
-    def run(self, code: str, _: float = 0.0) -> Any:
-        out = StringIO()
-        clock = SimpleNamespace(ticks_ms=lambda: int(1000 * time.monotonic()), sleep_ms=lambda ms: time.sleep(ms / 1e3))
-        clock.ticks_diff = lambda now, then: now - then
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
-            patch.setitem(sys.modules, "machine", self.machine)
-            patch.setitem(sys.modules, "time", clock)
-            exec(code, self.names)
-        return ast.literal_eval(out.getvalue()) if out.getvalue() else None
-
-
-@pytest.mark.parametrize(
-    ("tx", "rx", "said"),
-    [
-        (True, True, ""),
-        (False, True, "what it sends at UART 1 does not come to .*"),
-        (True, False, "what .* sends does not come to its UART 1"),
-        (False, False, "nothing passes between its UART 1 and .*: .* swapped"),
-    ],
-)
-def test_a_byte_has_to_cross_the_line_both_ways(tx: bool, rx: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if said:
-        monkeypatch.setattr(wiring, "CROSSES_WITHIN_S", 0.2)
-    end, terminal = os.openpty()
-    tty.setraw(terminal)
-    try:
-        line = Path(os.ttyname(terminal))
-        if said:
-            with pytest.raises(OSError, match=said):
-                wiring.cross(Wired(end, tx, rx), line, 1, 115200)
-        else:
-            assert wiring.cross(Wired(end, tx, rx), line, 1, 115200) == f"UART 1 and {line}: a word came both ways"
-    finally:
-        os.close(terminal)
-        os.close(end)

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from hil import pipeline
-from hil.pipeline import STEPS_MAX, Figures, IngestVictim, PipelineCampaign, Service, Table, main
+from hil.pipeline import Figures, PipelineCampaign, Service, Table, main
 from hil.queue_manager import CampaignFailed
 from hil.report import Comparison
 
@@ -57,53 +57,6 @@ def test_what_is_wrong_is_said(changes: dict[str, Any], reason: str) -> None:
     assert not json.loads(found.to_json())["ok"]
 
 
-# The ingest
-
-
-class StandinService:
-    """An ingest that is only counted."""
-
-    def __init__(self) -> None:
-        self.alive = False
-        self.ended: list[str] = []
-
-    def power_up(self) -> None:
-        self.alive = True
-
-    def kill(self) -> None:
-        self.ended.append("all")
-
-    def kill_first(self) -> None:
-        self.ended.append("first")
-
-
-def test_the_ingest_is_killed_after_its_steps_in_each_life_with_java_and_without_in_turn(tmp_path: Path) -> None:
-    service, table = StandinService(), Table(tmp_path)
-    victim = IngestVictim(cast(Service, service), table, 4, 3)
-    assert all(0 <= steps <= STEPS_MAX for steps in victim.plan)
-    victim.start()
-    for turn, steps in enumerate(victim.plan):
-        for step in range(steps):
-            victim.tick(complete=False)
-            assert victim.kills == turn
-            (tmp_path / f"part-{turn}-{step}").touch()
-        victim.tick(complete=False)
-        assert victim.kills == turn + 1
-    assert (service.ended, victim.alone, victim.finished) == (["first", "all", "first"], 2, True)
-    victim.tick(complete=False)
-    assert victim.kills == 3
-
-
-def test_an_ingest_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
-    service = StandinService()
-    victim = IngestVictim(cast(Service, service), Table(tmp_path), 5, 0)
-    victim.start()
-    victim.tick(complete=False)
-    service.alive = False
-    with pytest.raises(CampaignFailed, match="the ingest ended by itself"):
-        victim.tick(complete=True)
-
-
 # A service
 
 
@@ -121,7 +74,8 @@ def test_of_a_service_that_is_killed_alone_the_children_live_on(tmp_path: Path) 
     (tmp_path / "stay").touch()
     made = service(tmp_path, f"{child}\nprint('ready'); signal.pause()")
     assert made.has_children()
-    made.kill_first()
+    assert made.process is not None
+    made.process.kill_alone()
     assert not made.alive
     assert not made.has_children()
     assert all(line.text != "gone" for line in made.log.since(0))
@@ -148,13 +102,11 @@ def test_the_table_is_seen_without_spark(tmp_path: Path) -> None:
     assert (table.steps(), table.count()) == (0, 0)
     for count, numbers in ((2, (1, 2)), (4, (3, 4))):
         write_deltalake(table.folder, rows(*numbers), mode="append")
-        assert (table.steps(), table.count(), table.orphans()) == (count, count, 0)
+        assert (table.steps(), table.count()) == (count, count)
     received = table.read()
     assert [message.k for message in received] == [1, 2, 3, 4], "in the order of their arrival"
     assert {message.tx[0] for message in received} == {2 << 32 | 3}
     assert [message.size for message in received] == [1, 2, 3, 4]
-    (table.folder / "part-of-a-batch-that-was-killed.parquet").touch()
-    assert (table.orphans(), table.steps(), table.count()) == (1, 5, 4)
 
 
 # The command

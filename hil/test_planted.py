@@ -1,7 +1,5 @@
 """Faults planted in copies of the node and of the queue manager, one line each: one campaign finds each,
 whatever its seed and however busy the machine is.
-
-With `--shrink` (`make planted`) what each breaks is also shrunk, to five lines at most.
 """
 
 import asyncio
@@ -18,17 +16,14 @@ import pytest
 from rich.console import Console
 
 from hil.boards import MISHAP, ROOT
-from hil.campaign import SCENARIO, run_campaign
+from hil.campaign import run_campaign
 from hil.dice import new_seed
-from hil.faults import ONE_WAY, UP, Cut
-from hil.machines import interpreter
 from hil.report import Figures
 from hil.scenario import ERASE_FIXED, MANAGER, OFFLINE, ORDACK, Event, Kill, Settings
-from hil.shrink import main as shrink
+from hil.targets import interpreter
 
 PATIENCE_S = 120.0
 """What a destination refuses for ever ends when it is sent again, half a minute later: a node without a fault waits."""
-LINES = 5
 MESSAGES_PLANNED = 104
 """Of a campaign with a plan of its own; eight divides it."""
 
@@ -44,7 +39,6 @@ class Planted(NamedTuple):
     line: str
     instead: str
     mishap: str = ""
-    commands: int = 0
     plan: tuple[Event, ...] | None = None
     ahead: int = 4
     is_at_manager: bool = False
@@ -101,13 +95,6 @@ PLANTED = {
         *("firmware/mqqb/lives.py", "def _end(", "confirm.NACK_REACH_QUEUE_TIMEOUT", "0", ERASE_FIXED),
         plan=(Kill(20, 0.0, 0.1), Kill(40, 0.0, 0.1, MISHAP)),
     ),
-    # The queue manager has not heard that the board has them.
-    "the node forgets which commands it has had": Planted(
-        *("firmware/ordack/node/outbox.py", "def arrive(", "self._sources.write(source)", "pass"),
-        commands=2,
-        plan=(Cut(1000, UP, 1, ONE_WAY, 1, for_s=20.0), Kill(MESSAGES_PLANNED, 0.0, 0.1)),
-        ahead=MESSAGES_PLANNED,
-    ),
     "the queue manager commits after acknowledging": Planted(
         "host/ordack/store/database.py",
         "def _end(",
@@ -146,10 +133,8 @@ def campaign(tmp_path: Path) -> Callable[[Planted], Figures]:
         seed = new_seed()
         print(f"seed {seed}")
         board, ordack = plant(fault, tmp_path)
-        settings = Settings(
-            200, 4, 4, seed, board, fault.max_size, PATIENCE_S, 240.0, mishap=fault.mishap, others=False
-        )
-        settings = replace(settings, ordack=tuple(shlex.split(ordack)), commands=fault.commands)
+        settings = Settings(200, 4, 4, seed, board, fault.max_size, PATIENCE_S, 240.0, mishap=fault.mishap)
+        settings = replace(settings, ordack=tuple(shlex.split(ordack)))
         if fault.plan is not None:
             settings = replace(settings, messages=MESSAGES_PLANNED, cuts=0, ahead=fault.ahead, plan=fault.plan)
         settings = replace(settings, artefacts=tmp_path / "campaign")
@@ -160,17 +145,10 @@ def campaign(tmp_path: Path) -> Callable[[Planted], Figures]:
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_fault_is_found(
-    name: str, campaign: Callable[[Planted], Figures], request: pytest.FixtureRequest
-) -> None:
+def test_a_planted_fault_is_found(name: str, campaign: Callable[[Planted], Figures]) -> None:
     figures = campaign(PLANTED[name])
     print(figures.shortcomings())
     assert figures.symptoms()
     _, accepted, acknowledged, _ = figures.timeline.readings[-1]
     is_at_manager = PLANTED[name].is_at_manager or PLANTED[name].file.startswith("host/")
     assert acknowledged if is_at_manager else accepted, "but for the fault the copy does what it is to do"
-    if request.config.option.shrink:
-        assert figures.artefacts is not None
-        kept = Path(figures.artefacts) / SCENARIO
-        assert shrink([str(kept)]) == 0
-        assert len(kept.with_suffix(".shortest.yaml").read_text().splitlines()) <= LINES

@@ -26,7 +26,6 @@ if word == "serve":
     server.listen()
     print("starting\\nnobody listens on 127.0.0.1:9", flush=True)
     print("listening on", f"{address}:{server.getsockname()[1]}", flush=True)
-    print("ahead", round(time.time() - float((here / "now").read_text())), flush=True)
     signal.pause()
 elif word == "echo":
     print(os.getcwd(), *sys.argv[1:])
@@ -42,16 +41,10 @@ elif word == "hang":
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[QueueManager]:
-    made = manager_in(tmp_path)
+    (tmp_path / "ordack.py").write_text(PROGRAM)
+    made = QueueManager((sys.executable, str(tmp_path / "ordack.py")), tmp_path)
     yield made
     made.close()
-
-
-def manager_in(folder: Path, has_clock: bool = False) -> QueueManager:
-    (folder / "ordack.py").write_text(PROGRAM)
-    (folder / "now").write_text(str(time.time()))
-    program = str(folder / "ordack.py")
-    return QueueManager((program,) if has_clock else (sys.executable, program), folder, has_clock)
 
 
 def said(manager: QueueManager, text: str, mark: int = 0) -> str:
@@ -117,35 +110,17 @@ def test_it_listens_in_each_life_where_it_did_in_the_first_and_its_port_is_nobod
         assert {line.life for line in manager.log.since(mark)} == {life}
         with socket.socket() as other, pytest.raises(OSError):
             other.bind(manager.address)
-    assert manager.kills == 2
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked == [f"serve --store store --listen 127.0.0.1:{manager.address[1]} --serial board=/dev/pts/9"] * 2
     manager.power_up()
-    assert not manager.listening() or len(manager.log.since(0)) > 8, "what a life before has said does not count"
+    assert not manager.listening() or len(manager.log.since(0)) > 6, "what a life before has said does not count"
     manager.close()
     with socket.socket() as other:
         other.bind(manager.address)
 
 
-def test_its_clock_goes_on_over_its_lives_and_that_of_one_without_stays(tmp_path: Path) -> None:
-    manager = manager_in(tmp_path, has_clock=True)
-    try:
-        manager.step(3600.0)
-        manager.step(-600.0)
-        for ahead in ("ahead 3000", "ahead -86400"):
-            mark = manager.log.mark()
-            (tmp_path / "now").write_text(str(time.time()))
-            manager.power_up()
-            assert abs(int(said(manager, "ahead", mark).split()[1]) - int(ahead.split()[1])) <= DEADLINE_S
-            manager.kill()
-            manager.step(-89400.0)
-        assert not (tmp_path / "clock.new").exists(), "who reads it never finds half of one"
-    finally:
-        manager.close()
-
-
 def test_one_that_ends_otherwise_than_cleanly_when_it_is_asked_to_has_failed(manager: QueueManager) -> None:
     manager.power_up()
-    said(manager, "ahead")
+    said(manager, "listening on")
     with pytest.raises(CampaignFailed, match=r"^the queue manager ended with status -15 after SIGTERM$"):
         manager.stop()

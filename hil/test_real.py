@@ -3,7 +3,6 @@ each power-up, as the port of a real board may have.
 """
 
 import asyncio
-import hashlib
 import json
 import os
 import re
@@ -13,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
@@ -24,22 +22,20 @@ from typing import Any
 import pytest
 import serial
 import serial.rfc2217
-from elftools.elf.elffile import ELFFile
 from labgrid.driver.fake import FakePowerDriver
 from ordack.boards import claim
 from ordack.boards.claim import Claim
 from rich.console import Console
 
-from hil import campaign, ports, real, sensor
+from hil import campaign, real, sensor
 from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, RigFailed
 from hil.campaign import run_campaign
 from hil.dice import new_seed
-from hil.emulated import HOST, ICOUNT, M3
-from hil.part import digest
+from hil.emulated import HOST, M3
 from hil.real import LabBoard
 from hil.report import RIG_FAILED, read_ledger
 from hil.rig import main as rig_command
-from hil.scenario import COPY, DEPLOY, FLIP, ORDACK, REFLASH, Kill, Settings, read
+from hil.scenario import COPY, ORDACK, Kill, Settings
 from hil.targets import open_board
 from hil.test_lab import described
 
@@ -184,25 +180,6 @@ def test_a_board_with_a_program_of_its_own_is_left_alone(bench: Bench, applicati
         board.close()
 
 
-def read_by_the_board(firmware: Path) -> str:
-    """SHA-256 of what a Cortex-M3 in QEMU has at 0, up to the first 4 KiB that are all alike."""
-    with firmware.open("rb") as file:
-        segments = [(part["p_paddr"], part.data()) for part in ELFFile(file).iter_segments("PT_LOAD") if part.data()]
-    code = bytearray(max(start + len(data) for start, data in segments) + 8192)
-    for start, data in segments:
-        code[start : start + len(data)] = data
-    blocks = [bytes(code[start : start + 4096]) for start in range(0, len(code) - 4096, 4096)]
-    alike = next(number for number, block in enumerate(blocks) if len(set(block)) == 1)
-    return hashlib.sha256(b"".join(blocks[:alike])).hexdigest()
-
-
-def another_firmware(folder: Path) -> Path:
-    """That of the Cortex-M3, with another name in it."""
-    other = folder / "other.elf"
-    other.write_bytes(M3.firmware.read_bytes().replace(b"MPS2 AN385", b"MPS2 AN386"))
-    return other
-
-
 def test_a_board_that_is_switched_by_hand_asks_at_a_terminal_and_elsewhere_says_so(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,7 +234,7 @@ def switched_by(port: dict[str, Any], board: dict[str, Any]) -> dict[str, Any]:
 def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ports.url, "__defaults__", (0.0, None))
+    monkeypatch.setattr(real.url, "__defaults__", (0.0, None))
     board = described(tmp_path / "tty", line="uart")
     board["resources"].append({"RawSerialPort": {"name": "uart", "port": str(tmp_path / "uart")}})
     (tmp_path / "button").touch()
@@ -349,13 +326,9 @@ def test_check_finds_what_a_board_has_and_a_switch_that_switches_nothing(
     for line in (
         "MicroPython 1.2",
         "bench: core c-module, frozen into the firmware",
-        f"bench: reaches this machine at {HOST}",
         "bench: silent when its power is",
     ):
         assert line in told
-    rig({"bench": described(bench.tty, bench.on, "true", host="10.0.2.2")})
-    assert rig_command(["check"]) == 1
-    assert "FAILED: this machine has no address 10.0.2.2: listen of its NodeDriver" in capsys.readouterr().out
     rig({"bench": described(bench.tty, bench.on, "true", host=HOST, listen="127.0.0.1", lan=True)})
     assert rig_command(["check"]) == 1
     assert "FAILED: it answers although its power is off" in capsys.readouterr().out
@@ -390,7 +363,7 @@ for name in ("mqqb/session", "ordack/node/node"):
 
 
 @pytest.mark.timeout(240)
-def test_a_campaign_deploys_the_modules_that_it_tests_and_reports_their_hash(bench: Bench, tmp_path: Path) -> None:
+def test_a_campaign_deploys_the_modules_that_it_tests(bench: Bench, tmp_path: Path) -> None:
     """The board has a stock firmware, and modules of before in its files."""
     stock = M3.firmware.parents[1] / "mps2-an385-stock" / "firmware.elf"
     if not Path(ORDACK[0]).exists() or not stock.exists():
@@ -408,7 +381,6 @@ def test_a_campaign_deploys_the_modules_that_it_tests_and_reports_their_hash(ben
     figures = asyncio.run(run_campaign(settings, Console()))
     assert figures.shortcomings() == [], f"seed {seed}"
     assert figures.core == "native-module"
-    assert figures.hashes["modules"] == digest(Path(real.compiled_modules().name))
     board = bench.open()
     assert isinstance(board, LabBoard)
     with board.asked() as repl:
@@ -425,7 +397,8 @@ def test_a_run_loads_the_firmware_that_the_file_names_once(
 ) -> None:
     """The modules that are frozen into it are tested."""
     monkeypatch.setattr("hil.drivers._LOADED", {})  # other tests have boards of this name
-    other, loaded = another_firmware(tmp_path), tmp_path / "loaded"
+    other, loaded = tmp_path / "other.elf", tmp_path / "loaded"
+    other.write_bytes(M3.firmware.read_bytes().replace(b"MPS2 AN385", b"MPS2 AN386"))
     cmd = f"sh -c 'echo {{image}} >> {loaded}; {bench.loader['cmd']}'".replace("'s|", '"s|').replace("|' ", '|" ')
     board = {**bench.described, "drivers": {"ExternalLoaderDriver": {"cmd": cmd}, **bench.described["drivers"]}}
     board["drivers"]["BoardStrategy"] = {"firmware": "new"}
@@ -434,7 +407,6 @@ def test_a_run_loads_the_firmware_that_the_file_names_once(
     for _ in range(2):
         opened = bench.open(application)
         opened.deploy({"outbox": "outbox"})
-        assert opened.firmware() == read_by_the_board(other)
         assert "that the rig has not loaded" not in opened.describe()
         opened.close()
     assert loaded.read_text().split() == [str(other)]
@@ -461,44 +433,22 @@ def test_a_switch_that_gets_stuck_fails_the_campaign_and_none_of_its_cuts_counts
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("mishap", "times"), [(COPY, 2), (FLIP, 1), (REFLASH, 2)])
+@pytest.mark.usefixtures("bench")
 def test_a_mishap_befalls_it_over_its_repl_and_loses_what_it_took_away_and_nothing_else(
-    bench: Bench, rig: Rig, tmp_path: Path, mishap: str, times: int
+    tmp_path: Path,
 ) -> None:
-    """A copy is made before one can be put back, and the first firmware comes again."""
+    """A copy is made before one can be put back."""
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    board = {**bench.described, "drivers": {"ExternalLoaderDriver": bench.loader, **bench.described["drivers"]}}
-    board["drivers"]["BoardStrategy"] = {"firmware": "first", "other": "second"}
-    with rig({"bench": board}).open("a") as file:
-        file.write(f"images: {{first: {M3.firmware}, second: {another_firmware(tmp_path)}}}\n")
     seed = new_seed()
     print(f"seed {seed}")
-    wanted = Settings(12, 0, 2 * times - 1, seed, "bench", 200, 180.0, 300.0, mishap=mishap, ahead=12)
-    figures = asyncio.run(run_campaign(replace(wanted, artefacts=tmp_path / "campaign"), Console()))
+    artefacts = tmp_path / "campaign"
+    wanted = Settings(12, 0, 3, seed, "bench", 200, 180.0, 300.0, mishap=COPY, ahead=12, artefacts=artefacts)
+    figures = asyncio.run(run_campaign(wanted, Console()))
     assert figures.shortcomings() == [], f"seed {seed}"
     assert figures.comparison is not None
-    assert figures.mishaps == times
+    assert figures.mishaps == 2
     assert figures.comparison.once + len(figures.comparison.erased) == 12
-    if mishap != COPY:
-        assert figures.comparison.once == 12
-
-
-@pytest.mark.timeout(400)
-def test_a_deploy_to_a_board_at_work_outlasts_its_watchdog_and_every_reading_arrives(
-    bench: Bench, tmp_path: Path
-) -> None:
-    """Its seconds are those of its instructions: none is waited for, and its watchdog bites no board that gets none."""
-    if not Path(ORDACK[0]).exists():
-        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    seed = new_seed()
-    print(f"seed {seed}")
-    command = bench.tty.with_name("command")
-    command.write_text(" ".join([command.read_text(), *ICOUNT]))
-    settings = Settings(10, 0, 1, seed, "bench", None, 180.0, 300.0, artefacts=tmp_path / "campaign", mishap=DEPLOY)
-    figures = asyncio.run(run_campaign(settings, Console()))
-    assert figures.shortcomings() == [], f"seed {seed}"
-    assert figures.mishaps == 1
 
 
 # What the rig itself does wrong
@@ -529,7 +479,7 @@ def test_a_hung_relay_ends_a_campaign_with_a_status_of_its_own_and_no_process_cu
     assert (said["ok"], said["rig_failed"]) == (False, True)
     assert said["failure"].startswith("board bench: its power switch has not answered for 1 s")
     kept = {path.name for path in Path(said["artefacts"]).iterdir()}
-    assert {"board.log", "figures.json", "queue_manager.log", "scenario.yaml", "store"} <= kept
+    assert {"board.log", "figures.json", "queue_manager.log", "store"} <= kept
     started = [int(pid) for pid in pids.read_text().split()]
     assert len(started) >= 2
     end = time.monotonic() + DEADLINE_S
@@ -549,7 +499,7 @@ def test_a_port_that_is_lost_ends_a_campaign_with_that_status_and_all_that_it_ca
     (tmp_path / "on").write_text(f"echo on >> {tmp_path}/turns; test $(wc -l < {tmp_path}/turns) = 3 || {bench.on}")
     node = {"host": HOST, "listen": "127.0.0.1", "lan": True, "off_s": 0.1}
     rig({"bench": described(bench.tty, f"sh {tmp_path}/on", bench.off, **node)})
-    monkeypatch.setattr(ports.url, "__defaults__", (3.0, None))
+    monkeypatch.setattr(real.url, "__defaults__", (3.0, None))
     seed = new_seed()
     print(f"seed {seed}")
     plan = (Kill(4, 0.0, 0.0),)
@@ -562,4 +512,3 @@ def test_a_port_that_is_lost_ends_a_campaign_with_that_status_and_all_that_it_ca
     assert figures.comparison.sent >= 4
     assert figures.artefacts is not None
     assert len(read_ledger(Path(figures.artefacts, sensor.LEDGER).read_bytes())) == figures.comparison.sent
-    assert read(Path(figures.artefacts, "scenario.yaml")).messages == 10

@@ -334,10 +334,10 @@ def test_recovery_ends_with_the_next_acknowledged_reading() -> None:
 def test_plain_lines_are_few_and_the_last_one_is_complete() -> None:
     out = io.StringIO()
     totals = {"sent": 1000, "cuts": 5}
-    with View(Console(file=out, width=200), totals) as view:
-        for turn in range(1001):
-            view.update({"sent": turn, "cuts": min(5, turn)})
-        view.update(totals)
+    view = View(Console(file=out, width=200), totals)
+    for turn in range(1001):
+        view.update({"sent": turn, "cuts": min(5, turn)})
+    view.update(totals)
     lines = out.getvalue().splitlines()
     assert lines[0] == "sent 0/1000, cuts 0/5"
     assert lines[-1] == "sent 1000/1000, cuts 5/5"

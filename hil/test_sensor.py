@@ -5,7 +5,6 @@ import binascii
 import json
 import math
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,10 @@ from ordack.node import OutboxFull
 from firmware.ports.modules import BOARD
 from hil import sensor
 from hil.boards import FIRMWARE, SENSOR, BoardMissing
-from hil.machines import MICROPYTHON, interpreter
 from hil.report import read_ledger
+from hil.targets import MICROPYTHON, interpreter
 
-TOLD = {"damage": ["a byte was changed"], "ahead": False, "sessions": 5, "full": False, "commanded": 0}
+TOLD = {"damage": ["a byte was changed"], "ahead": False, "sessions": 5, "full": False}
 CONFIG = {"seed": 3, "count": 8, "queue": "DIRECT=TCP:127.0.0.1\\private$\\line1", "ahead": 3}
 
 
@@ -277,11 +276,3 @@ def test_a_node_that_has_ended_while_the_sensor_only_waits_is_reported() -> None
     node.error = OSError("the flash is gone")
     with pytest.raises(OSError, match="the flash is gone"):
         live(node)
-
-
-def test_the_clock_goes_on_by_its_steps_behind_their_readings() -> None:
-    clock = sensor.Clock([(3, -1000), (5, 7000)], 0)
-    seen = []
-    for clock.accepted in (2, 3, 5, 9):
-        seen.append(round(clock.time() - time.time(), -2))
-    assert seen == [0, -1000, 6000, 6000]

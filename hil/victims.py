@@ -10,7 +10,7 @@ from typing import TypeVar
 from hil.boards import MISHAP, RESET, Mortal
 from hil.faults import UP, CutSchedule
 from hil.queue_manager import CampaignFailed
-from hil.scenario import CLOCK, KILLS, Kill
+from hil.scenario import Kill
 
 TICK_S = 0.01
 
@@ -69,18 +69,16 @@ class Victim:
         end: Mortal,
         plan: list[Kill],
         mishap: Work = lambda: None,
-        step: Callable[[float], None] = lambda _: None,
         schedule: CutSchedule | None = None,
         do: Callable[[Work], "Future[None] | asyncio.Future[None]"] = at_once,
         ended: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.mishap = mishap
-        self._step = step
         self.end = end
         self.made: list[KillMade] = []
         self.kills = 0
-        self._plan = [life for kill in plan for life in kill.lives()]
+        self._plan = plan
         self._schedule = schedule or CutSchedule(())
         self._do = do
         self._tell = ended
@@ -90,11 +88,6 @@ class Victim:
         self._working: Future[None] | asyncio.Future[None] | None = None
         self._off_s: float | None = None
         self._rings = False
-
-    @property
-    def ended(self) -> int:
-        """How many lives of it were ended."""
-        return sum(kill.way in KILLS for kill in self._plan[: self.kills])
 
     @property
     def finished(self) -> bool:
@@ -146,15 +139,12 @@ class Victim:
         self.kills += 1
         self._rings = bool(kill.bytes)
         self._due = None
-        self._off_s = None if kill.way in (RESET, CLOCK) else kill.off_s
-        if kill.way != CLOCK:
-            self._tell(kill.way)
+        self._off_s = None if kill.way == RESET else kill.off_s
+        self._tell(kill.way)
 
         def work() -> None:
             began, up = time.monotonic(), self._schedule.forwarded[UP]
-            if kill.way == CLOCK:
-                self._step(kill.step_s)
-            elif kill.way == RESET:
+            if kill.way == RESET:
                 self.end.reset()
             else:
                 self.end.kill()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hil.dice import new_seed
-from hil.machines import MICROPYTHON
 from hil.pipeline import Settings, run_campaign
+from hil.targets import MICROPYTHON
 
 
 @pytest.mark.timeout(600)

@@ -1,7 +1,6 @@
 """The queue manager of the rig's campaigns as tests/support/command.py starts it: forked, its modules there already.
 
-What a campaign sees is the same: processes in groups of their own, their output, signals, exit status; and a clock that
-steps, which needs a process that has it from its begin.
+What a campaign sees is the same: processes in groups of their own, their output, signals, exit status.
 """
 
 from __future__ import annotations
@@ -11,38 +10,22 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import IO, Any
 
 from hil.boards import ORPHANED
-from hil.queue_manager import STEPPED
 from hil.scenario import ORDACK
 from tests.support import command
-
-CLOCK = "FORKED_CLOCK"
-# Every process of it has that clock, which goes as the true one does where the environment names no file.
-WITH_CLOCK = f"""
-import os, time
-from pathlib import Path
-from hil import stepped
-class Ahead:
-    def read_text(self):
-        name = os.environ.get("{CLOCK}")
-        return Path(name).read_text() if name else "0"
-stepped.step(Ahead(), time.time)
-"""
 
 
 class Forked(command.Running):
     """As far as the rig uses it, what subprocess.Popen is to other programs; standard error goes where output goes."""
 
-    def __init__(self, arguments: list[str], folder: Path, environment: dict[str, str], places: list[int]) -> None:
+    def __init__(self, arguments: list[str], folder: Path, places: list[int]) -> None:
         self._lock = threading.Lock()
         read, write = os.pipe()
-        environment = {**command.ENVIRONMENT, **environment}
-        command.send(arguments, environment, folder, [*places, write], WITH_CLOCK)
+        command.send(arguments, command.ENVIRONMENT, folder, [*places, write])
         os.close(write)
         self._fate = os.fdopen(read, "rb")
         self.pid = int(self._fate.readline())
@@ -53,22 +36,14 @@ class Forked(command.Running):
             return super().wait(timeout)
 
 
-def _asked(words: list[str], folder: Path) -> tuple[list[str], Path, dict[str, str]] | None:
-    """Arguments, folder and environment of a command of the queue manager; None if it is another program's."""
-    environment = {}
-    if words[:2] == [sys.executable, str(STEPPED)]:
-        environment, words = {CLOCK: str(folder / words[2])}, words[3:]
-    return (words[1:], folder, environment) if (words[0],) == ORDACK else None
-
-
 def popen(words: list[str], cwd: Path, **settings: Any) -> Any:
     """In place of Popen, in hil.boards."""
-    asked = _asked(words[len(ORPHANED) :], cwd)
-    if asked is None:
+    program, *arguments = words[len(ORPHANED) :]
+    if (program,) != ORDACK:
         return subprocess.Popen(words, cwd=cwd, **settings)
     read, write = os.pipe()
     with Path(os.devnull).open("rb") as nothing:
-        forked = Forked(*asked, [nothing.fileno(), write, write])
+        forked = Forked(arguments, cwd, [nothing.fileno(), write, write])
     os.close(write)
     forked.stdout = os.fdopen(read, "rb")  # type: ignore[assignment]
     return forked
@@ -115,14 +90,14 @@ async def create_subprocess_exec(
     *words: str | Path, cwd: Path = command.ROOT, stdout: Any = None, stderr: Any = None, **settings: Any
 ) -> Any:
     """In place of that of asyncio, in hil.campaign."""
-    asked = _asked([str(word) for word in words], cwd)
-    if asked is None:
+    program, *arguments = map(str, words)
+    if (program,) != ORDACK:
         return await asyncio.create_subprocess_exec(*words, cwd=cwd, stdout=stdout, stderr=stderr, **settings)
     of_output = os.pipe() if stdout == subprocess.PIPE else None
     of_errors = os.pipe()
     with Path(os.devnull).open("rb") as nothing:
         places = [nothing.fileno(), of_output[1] if of_output else stdout.fileno(), of_errors[1]]
-        forked = Forked(*asked, places)
+        forked = Forked(arguments, cwd, places)
     for ends in (of_output, of_errors):
         if ends:
             os.close(ends[1])
