@@ -83,56 +83,30 @@ def _timeout_class(field: str, default: int, which: str) -> Setting:
 
 NUMBERS = {
     "AckTimeout": _number(
-        "session.ack_wait_timeout",
-        20000,
-        20000,
-        120000,
-        "ms",
-        "time without any packet after which a session counts as dead (B-043)",
-        NEW,
+        "session.ack_wait_timeout", 20000, 20000, 120000, "ms", "silence after which a session is dead (B-043)", NEW
     ),
     "ClockSkew": _number(
-        "clock_skew",
-        0,
-        0,
-        NEVER,
-        "s",
-        "time that a sender's clock may be behind when TimeToReachQueue is tested (B-267)",
+        "clock_skew", 0, 0, NEVER, "s", "how far a sender's clock may be behind for TimeToReachQueue (B-267)"
     ),
     "CloseOnMismatch": _flag(
-        "session.close_on_mismatch",
-        "close a session whose peer counts other messages sent than arrived here (A-13); false: only say so",
-        NEW,
-        1,
+        "session.close_on_mismatch", "close a session whose peer counts other messages than arrived (A-13)", NEW, 1
     ),
     "EarlyOrderAck": _number(
-        "early_order_ack",
-        EARLY_ORDER_ACK,
-        0,
-        NEVER,
-        "ms",
-        "quiet after which an OrderAck goes out early; 0: only IdleAckDelay and the limit of 10 s decide",
+        "early_order_ack", EARLY_ORDER_ACK, 0, NEVER, "ms", "quiet after which an OrderAck goes out early; 0: never"
     ),
     "EnablePingService": _flag("answer_pings", "answer pings (B-202)", RESTART),
     "EnableReportMessages": _flag("report_messages", "make the report messages that traced messages ask for (B-294)"),
     "IdleAckDelay": _number(
         "order_ack_timeout", 500, 1, NEVER, "ms", "time that an OrderAck waits for more messages (B-045)", RESTART
     ),
-    "MaxInSessions": _number(
-        "max_sessions",
-        1024,
-        1,
-        NEVER,
-        "",
-        "sessions at once, whoever began them; one more that others begin is refused (B-206)",
-    ),
+    "MaxInSessions": _number("max_sessions", 1024, 1, NEVER, "", "sessions at once, of both directions (B-206)"),
     "MaxInSessionsPerAddress": _number(
         "max_sessions_per_address",
         256,
         1,
         NEVER,
         "",
-        "sessions from one address, unless `[sessions-per-address]` says otherwise (B-435)",
+        "sessions from an address without `[sessions-per-address]` (B-435)",
     ),
     "MaxUnackedPacket": _number("session.window_size", 64, 1, 0xFFFF, "packets", "window size (B-039)", NEW),
     "PacketTimeout": _number("packet_timeout", 60000, 1000, NEVER, "ms", "time that every packet may take to arrive"),
@@ -140,13 +114,7 @@ NUMBERS = {
         "send_insecure_nacks", "tell senders that a queue or a right is missing (B-349, B-409)"
     ),
     "PoisonAfter": _number(
-        "poison_after",
-        None,
-        1,
-        NEVER,
-        "",
-        "receives by an application that end without a commit, after which a message moves to the sub-queue "
-        "NAME;poison; absent: no limit",
+        "poison_after", None, 1, NEVER, "", "receives without a commit until a message moves to `NAME;poison`"
     ),
     "Quota": _number("quota", 8 << 30, 0, NEVER, "bytes", "all packets kept (B-084, B-285)"),
     "RemoveDuplicateCleanup": _number(
@@ -173,12 +141,7 @@ NUMBERS = {
         "confirmation.xact_dead_letter_always", "every transactional message asks for dead-lettering (B-400)"
     ),
     "XactDelayReceiveNack": _number(
-        "confirmation.xact_delay_receive_nack",
-        None,
-        0,
-        UNSET - 1,
-        "s",
-        "time that a confirmation may come after TimeToBeReceived (C-12)",
+        "confirmation.xact_delay_receive_nack", None, 0, UNSET - 1, "s", "delay of a confirmation after `ttbr` (C-12)"
     ),
 }
 
@@ -186,40 +149,28 @@ FILE_NAME = "ordack.toml"  # in the folder of the store, unless --config names a
 LISTEN = ("127.0.0.1", 1801)  # where `serve` listens unless it is told otherwise; the port is B-001's
 CAPTURE_SIZE = 1 << 30  # bytes
 CAPTURE_SIZE_MIN = 1 << 20
+LONGEST_LABEL = 64  # characters
 BAUD = 115200
 BAUD_MAX = 1 << 30
 
-LONGEST_LABEL = 64  # characters
 _ACCESS = {
     "allow-addresses": Setting(
-        PLACES, None, "from where messages may come; names are those of `[[serial]]`; an empty list: from nowhere"
+        PLACES, None, "from where messages may come: networks, names of `[[serial]]`; empty: nowhere"
     ),
     "allow-sources": Setting(
-        SOURCES,
-        None,
-        "which queue managers and boards may have sent them, by GUID or by a name of `[names]`; an empty list: none. "
-        "A GUID alone proves nothing, for everybody can claim it",
+        SOURCES, None, "who may have sent them, by GUID or name of `[names]`; a GUID alone proves nothing"
     ),
     "allow-certificates": Setting(
-        CERTIFICATES,
-        None,
-        "over whose TLS connections messages may come, by the names of certificates; an empty list: over none",
+        CERTIFICATES, None, "over whose TLS connections they may come, by the name in a certificate"
     ),
 }
-
 _LISTENER = {
-    "address": Setting(
-        HOST,
-        LISTEN[0],
-        "an address or name of this machine; `0.0.0.0` for every IPv4 address, `::` for every IPv6 address",
-    ),
+    "address": Setting(HOST, LISTEN[0], "one of this machine; `0.0.0.0`: every IPv4 address, `::`: every IPv6 address"),
     "port": _number("", LISTEN[1], 0, 65535, "", "TCP port; 0 picks a free one (B-001)"),
     "allow": Setting(NETWORKS, None, "who may connect; without it everybody, with an empty list nobody"),
     "tls": _flag("", "TLS, with a certificate of either side; it needs the table `[tls]`"),
     "allow-certificates": Setting(
-        CERTIFICATES,
-        None,
-        "with TLS, the names of the certificates that may connect; without it each that the authority has signed",
+        CERTIFICATES, None, "with TLS, whose certificates may connect; without it all that are signed"
     ),
 }
 
@@ -228,24 +179,18 @@ TABLES = {
         "At the top, before any table",
         {
             "own-names": Setting(
-                HOSTS,
-                None,
-                "addresses in direct names that mean this queue manager; without it every message that arrives is "
-                "meant for it",
-                reload=RESTART,
+                HOSTS, None, "addresses in direct names that mean this queue manager; without it all do", reload=RESTART
             ),
             "http": Setting(
                 PLACE,
                 None,
-                "where the web page, `/metrics`, `/healthz` and `/status` are answered over HTTP; a port alone is for "
-                "this machine only",
+                "of the web page, `/metrics`, `/healthz`, `/status`; a port alone: of loopback",
                 reload=RESTART,
             ),
             "http-token-file": Setting(
                 PATH,
                 None,
-                "a file that only its owner may read, with a line of 16 to 256 characters; whoever gives that to the "
-                "web page sees it from other machines, too. SIGHUP reads it again, too",
+                "a line of 16 to 256 characters that only its owner may read: with it others see the web page",
             ),
             "log-format": Setting(
                 FORM, "text", "of the log on standard error: lines of text, or one JSON object a line", reload=RESTART
@@ -256,15 +201,12 @@ TABLES = {
         "Where connections are taken; without any: 127.0.0.1, port 1801, for this machine alone", _LISTENER, many=True
     ),
     "applications": Table(
-        'Where applications of other machines are taken (`ordack.connect("tls://HOST:PORT")`); without any: nowhere. '
-        "They may do what those of this machine may",
+        "Where applications of other machines are taken, which may do what those of this machine may; else nowhere",
         _LISTENER
         | {
             "port": _number("", None, 0, 65535, "", "TCP port; 0 picks a free one"),
             "allow-plain": _flag(
-                "",
-                "take them without TLS on an address that is not this machine's alone, where anybody on the way reads, "
-                "changes and takes messages",
+                "", "take them without TLS, where anybody on the way reads, changes and takes messages"
             ),
         },
         needed=("port",),
@@ -273,16 +215,9 @@ TABLES = {
     "tls": Table(
         "Who this queue manager is, and whom it believes, where TLS is spoken; `ordack tls` makes such files",
         {
-            "certificate": Setting(
-                PATH, None, "PEM file: its certificate, for those who connect and for those that it connects to"
-            ),
+            "certificate": Setting(PATH, None, "PEM file: its certificate, for connections of both directions"),
             "key": Setting(PATH, None, "PEM file: the private key of the certificate, without a password"),
-            "authority": Setting(
-                PATH,
-                None,
-                "PEM file: whose signature makes it believe a certificate; an authority "
-                "of the plant, and no public one",
-            ),
+            "authority": Setting(PATH, None, "PEM file: whose signature it believes: of the plant, no public one"),
         },
         needed=("certificate", "key", "authority"),
     ),
@@ -310,9 +245,7 @@ TABLES = {
         "Boards on serial ports",
         {
             "port": Setting(TEXT, None, "the path of the port, or a URL of pyserial", reload=RESTART),
-            "name": Setting(
-                HOST, None, "addresses the board in direct names; else the last part of `port`", reload=RESTART
-            ),
+            "name": Setting(HOST, None, "of the board in direct names; else the last part of `port`", reload=RESTART),
             "baud": _number("", BAUD, 1, BAUD_MAX, "bits a second", "the speed of the line", RESTART),
         },
         needed=("port",),
@@ -325,7 +258,7 @@ TABLES = {
     ),
     "public-queues": Table(
         "Where public queues are, in place of a directory",
-        {"": Setting(NAME, None, "for the GUID of a public queue", reload=AT_ONCE)},
+        {"": Setting(NAME, None, "for the GUID of a public queue")},
         each="GUID",
     ),
     "capture": Table(
@@ -333,13 +266,7 @@ TABLES = {
         {
             "file": Setting(PATH, None, "the first pcapng file, then numbered ones beside it", reload=RESTART),
             "size": _number(
-                "",
-                CAPTURE_SIZE,
-                CAPTURE_SIZE_MIN,
-                NEVER,
-                "bytes",
-                "all captures together; the oldest go first",
-                RESTART,
+                "", CAPTURE_SIZE, CAPTURE_SIZE_MIN, NEVER, "bytes", "all captures; the oldest go first", RESTART
             ),
         },
         needed=("file",),
