@@ -8,12 +8,12 @@ them in logs and in plans of Spark.
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from fnmatch import translate
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):[/\\]")
 _WINDOWS = re.compile(r"[A-Za-z]:|\\\\")
 S3 = ("s3", "s3a", "s3n")
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _KEY_CODES = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID",
               "UNRECOGNIZED_CLIENT", "HTTP status 403", "HTTP status 401")  # fmt: skip
 _AMAZON = "Amazon's S3"
@@ -77,21 +76,12 @@ def local_path(text: str, where: str = "files and folders of this machine can be
         raise NotLocal("it has no name")
     if scheme == "file":
         parts = urlsplit(text)
-        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or set("%?#") & set(text):
-            raise NotLocal(
-                f"{text} is not of the form file:///PATH, without a host and without %, ? and #: name the path itself"
-            )
-        return parts.path
-    if scheme:
-        raise NotLocal(
-            f"{text} is a URL of {scheme}, and only {where}: "
-            f"copy or mount what is there; a path that begins like this is ./{text}"
-        )
-    if _WINDOWS.match(text):
-        raise NotLocal(
-            f"{text} is a path of Windows, and this machine has no drives: name a path such as /data/plant; "
-            f"a path that begins like this is ./{text}"
-        )
+        if parts.netloc in ("", "localhost") and parts.path.startswith("/") and not set("%?#") & set(text):
+            return parts.path
+        raise NotLocal(f"{text} is not of the form file:///PATH, without a host and without %, ? and #: name the path")
+    if scheme or _WINDOWS.match(text):
+        what = f"a URL of {scheme}" if scheme else "a path of Windows"
+        raise NotLocal(f"{text} is {what}, and only {where}; a path that begins like this is ./{text}")
     return text
 
 
@@ -170,37 +160,30 @@ class Status(NamedTuple):
         return self.st_mtime
 
 
-class _Systems(dict[tuple[str, ...], Any]):
-    """Connections of this process: they, and the keys in them, go to no other one."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Systems, ()
-
-
-_systems = _Systems()
-
-
 def file_system() -> Any:
     """The pyarrow.fs.S3FileSystem that the variables AWS_... describe."""
+    variables = (os.environ.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_REGION"))
+    return _file_system(os.getpid(), _endpoint(), *variables)
+
+
+@functools.cache
+def _file_system(_process: int, endpoint: str, *_variables: str) -> Any:
+    """Connections, and the keys in them, go to no other process."""
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
-    endpoint = _endpoint()
-    key = str(os.getpid()), endpoint, *(os.environ.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_REGION"))
-    if key not in _systems:
-        parts = urlsplit(endpoint)
-        _systems[key] = S3FileSystem(
-            scheme=parts.scheme or "https",
-            endpoint_override=parts.netloc or None,
-            connect_timeout=_CONNECT_S,
-            request_timeout=_ANSWER_S,
-            retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
-        )
-    return _systems[key]
+    parts = urlsplit(endpoint)
+    return S3FileSystem(
+        scheme=parts.scheme or "https",
+        endpoint_override=parts.netloc or None,
+        connect_timeout=_CONNECT_S,
+        request_timeout=_ANSWER_S,
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+    )
 
 
 def _endpoint() -> str:
     """The URL of the server, "" if it is Amazon's."""
-    found = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
+    found = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     if found and not re.fullmatch(r"https?://[^/@?#]+/?", found):
         raise RemoteError("AWS_ENDPOINT_URL", "it is not of the form http://HOST:PORT or https://HOST:PORT")
     return found
@@ -358,39 +341,14 @@ class RemotePath:
 
     def matching(self) -> list[RemotePath]:
         """What this matches as a pattern; names that begin with a dot only where it does. Raises RemoteError."""
+        from fsspec.implementations.arrow import ArrowFSWrapper
+
         if has_magic(self.bucket):
             raise NotLocal(f"{self} is a pattern of buckets: name one")
-        found = [RemotePath(f"{self.scheme}://{self.bucket}")]
-        for part in self._key.split("/"):
-            if part == "**":
-                found = [one for folder in found for one in (folder, *folder.folders())]
-            elif has_magic(part):
-                found = [one for folder in found for one in folder.like(part)]
-            else:
-                found = [folder / part for folder in found]
-        return [path for path in dict.fromkeys(found) if path.exists()]
-
-    def _entries(self) -> list[RemotePath]:
-        try:
-            return list(self.iterdir())
-        except FileNotFoundError:
-            return []
-
-    def folders(self) -> Iterator[RemotePath]:
-        """Those in it and in them, but for hidden ones."""
-        for entry in self._entries():
-            if entry.is_dir() and not entry.name.startswith("."):
-                yield entry
-                yield from entry.folders()
-
-    def like(self, part: str) -> list[RemotePath]:
-        """What is in it under such a name."""
-        form = re.compile(translate(part))
-        return [
-            entry
-            for entry in self._entries()
-            if form.match(entry.name) and (part.startswith(".") or not entry.name.startswith("."))
-        ]
+        with _in_words(self):
+            names = ArrowFSWrapper(self.system(), skip_instance_cache=True).glob(self.inside)
+        found = [RemotePath(f"{self.scheme}://{name}") for name in names]
+        return found if "/." in self._key else [path for path in found if "/." not in path.inside]
 
     def open(self, mode: str = "rb") -> BinaryIO:
         """For reading, from its beginning or in any order."""
