@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from ordack.client import Client
 from ordack.config.paths import path_of
-from ordack.pipeline import bucket, segments
+from ordack.pipeline import export as export_module
+from ordack.pipeline import segments
 from ordack.pipeline.export import Exporter
 from ordack.pipeline.folders import Folders, in_turn
 from ordack.pipeline.ingest import rows_of
@@ -75,7 +75,7 @@ def test_cut_off_at_every_request_an_export_loses_and_doubles_nothing(
 ) -> None:
     """As by a kill, or by a network that fails: before a request came to the server, or before its answer came back.
     Two segments are enough: the next ones are made as the second is."""
-    monkeypatch.setattr(bucket, "MADE_S", 0)  # else each next one would wait for that which was cut off
+    monkeypatch.setattr(export_module, "CLAIM_S", 0)
     cut = 0
     while True:
         place = tmp_path / f"{cut}"
@@ -107,41 +107,14 @@ def test_cut_off_at_every_request_an_export_loses_and_doubles_nothing(
     assert cut > (5 if done else 15)
 
 
-def test_two_first_exports_at_once_never_share_a_folder(s3: S3, tmp_path: Path) -> None:
-    """The other begins and ends at each request of the one."""
-    at, refused = 0, 0
-    while True:
-        one, other = tmp_path / f"one-{at}", tmp_path / f"other-{at}"
-        for place in (one, other):
-            with Client(place, create=True) as client:
-                client.create_queue("line1", transactional=True)
-                client.send("line1", place.name.encode())
-        s3.clear()
-        left = [at]
-
-        def meanwhile(*_: str, left: list[int] = left, other: Path = other) -> None:
-            left[0] -= 1
-            if left[0] == -1:
-                with contextlib.suppress(FolderError):
-                    export(other)
-
-        s3.before = meanwhile
-        try:
-            export(one)
-        except FolderError:
-            refused += 1
-        s3.before = lambda *_: None
-        marker = segments.read_marker(path_of(FOLDER))
-        assert marker is not None
-        for rows in rows_of(Decoding([]), [str(one.segment.path) for one in Folders([FOLDER]).waiting({})]):
-            assert set(rows["queue_manager"].to_pylist()) == {marker.queue_manager}
-        with Client(other) as client:
-            left_there = [message.body for message in client.queue("line1").peek()]
-        assert sorted(bodies(one) + left_there) == [one.name.encode(), other.name.encode()]
-        if left[0] >= 0:
-            break
-        at += 1
-    assert 0 < refused < at
+def test_of_two_first_exports_at_once_the_last_marker_counts(
+    s3: S3, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = marker_content(Marker("other", "folder-2"))
+    monkeypatch.setattr(export_module.time, "sleep", lambda _: s3.put(f"segments/{MARKER}", other))
+    with pytest.raises(FolderError, match="holds segments of the queue manager other"):
+        export(store)
+    assert bodies(store) == [b"%d" % number for number in range(5)]
 
 
 def test_a_folder_that_is_replaced_meanwhile_gets_nothing_more(s3: S3, store: Path) -> None:
@@ -149,7 +122,7 @@ def test_a_folder_that_is_replaced_meanwhile_gets_nothing_more(s3: S3, store: Pa
         made = exporter.run()
         next(made)
         s3.put(f"segments/{MARKER}", marker_content(Marker("other", "folder-2")))
-        with pytest.raises(FolderError, match="is another one"):
+        with pytest.raises(FolderError, match="was moved, deleted or replaced"):
             next(made)
     assert bodies(store) == [b"%d" % number for number in range(5)]
 

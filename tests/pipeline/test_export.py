@@ -233,10 +233,10 @@ def test_an_export_is_a_receipt(store: Path, to: Path) -> None:
 
 
 def test_dead_letters_can_be_exported(store: Path, to: Path) -> None:
-    now = 1000
+    now = 1_800_000_000
     with Client(store, clock=lambda: now) as client:
         client.send("plain", b"late", dead_letter=True, ttbr=5)
-        now = 2000
+        now += 1000
         with client.store.transaction():
             assert outcomes_of(client).remove_over() == 1
     (made,) = run_export(store, to, "system$;deadletter")

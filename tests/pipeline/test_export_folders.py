@@ -193,15 +193,15 @@ def test_while_the_folder_is_full_messages_stay_in_their_queue(
 
 def _leave_pending(store: Path, to: Path) -> Path:
     """A segment that is recorded and not visible; its hidden file."""
-    real = os.rename
+    real = os.replace
 
-    def fail(*names: Any, **folders: Any) -> None:
-        if folders:  # else it is the store's
+    def fail(old: Any, new: Any) -> None:
+        if str(new).endswith(".parquet"):  # else it is the store's
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(*names)
+        real(old, new)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "rename", fail)
+        patched.setattr(os, "replace", fail)
         with pytest.raises(FolderError, match="no longer in the queue"):
             run_export(store, to)
     (path,) = [path for path in to.iterdir() if path.name.endswith(".parquet.new")]

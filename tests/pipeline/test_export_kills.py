@@ -52,7 +52,7 @@ class _Instants:
         self.left = fatal
         self.between = between
         self.store: Store | None = None
-        for name in ("open", "write", "fsync", "rename", "link", "unlink", "mkdir", "close"):
+        for name in ("open", "write", "fsync", "replace", "link", "unlink", "mkdir", "close"):
             setattr(os, name, self._around(name, getattr(os, name)))
 
     def arm(self, store: Store) -> None:
@@ -192,7 +192,7 @@ def test_each_step_is_durable_before_the_next(store: Path, to: Path, monkeypatch
     with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
         with client.queue("line1").receive_batch(0):  # what a first receive makes is not looked at
             pass
-        sync, rename, save = os.fsync, os.rename, client.store.exports.save
+        sync, rename, save = os.fsync, os.replace, client.store.exports.save
 
         def noted_sync(file: int) -> None:
             sync(file)
@@ -208,7 +208,7 @@ def test_each_step_is_durable_before_the_next(store: Path, to: Path, monkeypatch
             return True
 
         monkeypatch.setattr(os, "fsync", noted_sync)
-        monkeypatch.setattr(os, "rename", noted_rename)
+        monkeypatch.setattr(os, "replace", noted_rename)
         monkeypatch.setattr(client.store.exports, "save", lambda export: (save(export), steps.append("record"))[0])
         client.store._database.connection.exec_trace = trace
         list(exporter.run())

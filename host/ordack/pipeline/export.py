@@ -9,7 +9,7 @@ A segment comes to be in this order, so that a kill at any instant leaves no mes
 4. The file gets its final name, the folder is synced, the record is no longer pending.
 
 Whoever exports this queue next finishes step 4 of a pending segment, and removes hidden files that are not recorded.
-The folder is held open: a segment never lands in another one that took its place while this runs.
+The folder's marker is read before step 1 and after step 2: a segment lands in no folder that took its place.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ import contextlib
 import errno
 import os
 import secrets
-import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,8 +29,7 @@ from mqqb import guids
 
 from ordack.broker.commits import LOOK_AGAIN_S, Commit, Order, Wanted
 from ordack.client import Client, Queue
-from ordack.config.paths import NotLocal, RemoteError, RemotePath, path_of
-from ordack.pipeline.bucket import BucketFolder
+from ordack.config.paths import AnyPath, NotLocal, RemoteError, RemotePath, path_of, sync
 from ordack.pipeline.columns import Columns, parquet
 from ordack.pipeline.segments import (
     MARKER,
@@ -43,8 +40,10 @@ from ordack.pipeline.segments import (
     file_name,
     hidden,
     marker_content,
+    names,
     parse_name,
     read_marker,
+    refused,
 )
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.exports import Export
@@ -59,6 +58,7 @@ LOST = "lost+found"  # is in every file system of some kinds
 AGE_S = 1.0  # that a message waits for others when exports go on
 POLL_S = 0.02  # while messages wait for others
 STOP_S = 0.5  # until a stop is heeded while nothing comes
+CLAIM_S = 1.0  # after which no other export to a new folder in a bucket puts its marker there
 FULL_STOPS = 10  # of STOP_S, until it is tried again whether a full folder has room
 
 # Values of Export.pending. A segment that was given up becomes visible all the same if its folder is there again.
@@ -79,53 +79,78 @@ class Exported(NamedTuple):
 
 
 class Folder:
-    """An export folder, held open. Raises FolderError where the operating system refuses."""
+    """An export folder, here or in a bucket. Raises FolderError where the operating system or the server refuses.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    In a bucket an object is there as a whole or not at all, and to rename it is to copy it and delete it then. So a
+    segment's final name means that it is complete there, too.
+    """
+
+    def __init__(self, path: AnyPath) -> None:
         """Open it; make it first if there is none."""
-        self.path = Path(path).absolute()
+        self.path = path
         self.name = legible(str(self.path))
         with self._errors("open the folder"):
-            with contextlib.suppress(FileExistsError):  # if it is none, open() says so
-                self.path.mkdir(parents=True)
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+            if isinstance(path, RemotePath):
+                path.require_bucket()
+            else:
+                with contextlib.suppress(FileExistsError):  # if it is none, iterdir() says so
+                    path.mkdir(parents=True)
+                next(path.iterdir(), None)
 
     @contextlib.contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         try:
             yield
+        except RemoteError as error:
+            raise refused(error) from None
         except OSError as error:
             kind = FolderFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else FolderError
             raise kind(f"cannot {what} {self.name}: {error.strerror or error}") from None
 
-    def check_in_place(self) -> None:
+    def _file(self, name: str) -> AnyPath:
+        """As it is now, whatever was listed before."""
+        return RemotePath(f"{self.path}/{name}") if isinstance(self.path, RemotePath) else self.path / name
+
+    def check_in_place(self, marker: Marker) -> None:
         """Raises FolderError if the folder is not under its name any more: nobody would find what is put there."""
-        try:
-            there = os.path.samestat(self.path.stat(), os.fstat(self._descriptor))
-        except OSError:
-            there = False
-        if not there:
+        if read_marker(self.path) != marker:
             raise FolderError(
                 f"{self.name} was moved, deleted or replaced while it was exported to. Nothing more was "
                 "taken from the queues; begin again with the folder where it is now"
             )
 
-    def marker(self) -> Marker | None:
-        """Whose folder it is."""
-        return read_marker(self.path)
+    def claim(self, content: bytes) -> None:
+        """Put a marker there, unless another export is faster."""
+        if isinstance(self.path, RemotePath):  # a server has no lock: the last one that is put there counts
+            with self._errors("write to the folder"):
+                self._file(MARKER).write_bytes(content)
+            time.sleep(CLAIM_S)
+            return
+        new = self.path / hidden(f"{MARKER}.{secrets.token_hex(8)}")
+        self.write(new.name, content)
+        with self._errors("write to the folder"):
+            try:
+                os.link(new, self.path / MARKER)
+                new.unlink()
+            except FileExistsError:
+                new.unlink()
+            except OSError:  # a file system that has no links
+                new.rename(self.path / MARKER)
+        self.sync()
 
     def names(self) -> list[str]:
         """All files, hidden ones too."""
-        with self._errors("read the folder"), os.scandir(self._descriptor) as entries:
-            return [entry.name for entry in entries]
+        with self._errors("read the folder"):
+            return names(self.path) if self.path.exists() else []
 
     def write(self, name: str, content: pa.Buffer | bytes) -> None:
         """Write a file, in the place of one that may be there; it is on disk when this returns."""
         with self._errors("write to the folder"):
-            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644, dir_fd=self._descriptor)
+            path = self._file(name)
+            if isinstance(path, RemotePath):
+                path.write_bytes(content)
+                return
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
                 left = memoryview(content)
                 while left:
@@ -138,50 +163,37 @@ class Folder:
     def rename(self, old: str, new: str) -> None:
         """Give a file another name; it has that for good when this returns."""
         with self._errors("rename a file in the folder"):
-            os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+            source: Any = self._file(old)
+            source.replace(self._file(new))
         self.sync()
 
     def sync(self) -> None:
         """Make the names durable, where the file system knows of that."""
+        if isinstance(self.path, RemotePath):
+            return
         with self._errors("write to the folder"):
             try:
-                os.fsync(self._descriptor)
+                sync(self.path)
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # mounted ones may not
                     raise
 
-    def link(self, old: str, new: str) -> None:
-        """Give a file another name, unless that is taken."""
-        with self._errors("write to the folder"):
-            try:
-                os.link(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
-                os.unlink(old, dir_fd=self._descriptor)
-            except FileExistsError:
-                os.unlink(old, dir_fd=self._descriptor)
-            except OSError:  # a mounted file system that has no links
-                os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
-        self.sync()
-
     def remove(self, name: str) -> None:
         """Delete a file."""
         with self._errors(f"delete {name} in the folder"):
-            os.unlink(name, dir_fd=self._descriptor)
+            self._file(name).unlink()
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None if there is none."""
+        """Bytes of a file; None if there is none; -1 if it is no file."""
         with self._errors(f"look at {name} in the folder"):
-            try:
-                found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
-            except FileNotFoundError:
-                return None
-        return found.st_size if stat.S_ISREG(found.st_mode) else -1
+            path = self._file(name)
+            return path.stat().st_size if path.is_file() else -1 if path.exists() else None
 
     def rows(self, name: str) -> int | None:
         """Rows of a segment's file; None if it is none."""
         try:
-            file = os.open(name, os.O_RDONLY, dir_fd=self._descriptor)
-            with os.fdopen(file, "rb") as opened:
-                return int(pq.read_metadata(opened).num_rows)
+            with self._file(name).open("rb") as file:
+                return int(pq.read_metadata(file).num_rows)
         except (OSError, pa.ArrowException):
             return None
 
@@ -225,8 +237,7 @@ class Exporter:
                     self._check_replacement(legible(str(path)))
             except (NotLocal, RemoteError) as error:
                 raise FolderError(str(error)) from None
-            self._folder = BucketFolder(path) if isinstance(path, RemotePath) else Folder(path)
-            held.callback(self._folder.close)
+            self._folder = Folder(path)
             self._guid = guids.guid_text(self._store.guid)
             self._marker = self._claim()
             for queue in self._queues:
@@ -253,9 +264,7 @@ class Exporter:
 
     def _claim(self) -> Marker:
         """Read the folder's marker, or make it, if nobody's segments are there."""
-        marker = self._folder.marker()
-        if marker is None:
-            marker = self._mark()
+        marker = read_marker(self._folder.path) or self._mark()
         self._marker = marker
         if all(export.folder != marker.folder for export in self._store.exports.all()):
             self._check_owner("is another one: export to another folder")
@@ -283,10 +292,8 @@ class Exporter:
                 f"{self._folder.name} holds other files, such as {legible(foreign)}, and no {MARKER} of "
                 "an export: name a new or empty folder"
             )
-        new = hidden(f"{MARKER}.{secrets.token_hex(8)}")
-        self._folder.write(new, marker_content(Marker(self._guid, secrets.token_hex(8))))
-        self._folder.link(new, MARKER)
-        marker = self._folder.marker()  # another export may have been faster
+        self._folder.claim(marker_content(Marker(self._guid, secrets.token_hex(8))))
+        marker = read_marker(self._folder.path)  # another export may have been faster
         if marker is None:
             raise FolderError(f"cannot make {MARKER} in the folder {self._folder.name}")
         return marker
@@ -455,7 +462,7 @@ class Exporter:
                 return self._export_once(queue, limit)
 
     def _export_once(self, queue: Queue, limit: int) -> Exported | None:
-        self._folder.check_in_place()
+        self._folder.check_in_place(self._marker)
         if self._last[queue.identifier].pending:
             self._last[queue.identifier] = self._finish(self._last[queue.identifier])
         keys: list[int] = []
@@ -475,6 +482,7 @@ class Exporter:
             raise
         try:
             self._folder.write(hidden(name), content)
+            self._folder.check_in_place(self._marker)
             began = time.monotonic()
             self._client.access.commit(Commit(tuple(keys), order=Order("add_export", tuple(export))))
             pace = len(keys) / max(time.monotonic() - began, 1e-6)
