@@ -50,7 +50,7 @@ from tests.host.applications import Asking
 from tests.host.power_cuts_hosts import Powered
 from tests.host.power_cuts_notes import Contents, Ledger, Note, Violation, damage, tag_of
 from tests.support.host_world import HERE, Crash, World, peer_of, wall_at
-from tests.support.power import BLOCK, CUT, FULL, IO_ERROR, WAYS, Accident, Power, power
+from tests.support.power import CUT, FULL, IO_ERROR, WAYS, Accident, Power, power
 
 THERE = ("10.0.0.9", 1801)
 STEPS = 120
@@ -58,12 +58,7 @@ DISKS = 24  # that are looked through after each cut, at most
 AFTER = (1, 3, 8, 20, 40, 80, 160)  # operations until the next accident: up to one of these
 LASTS = (1, 1, 1, 2, 6, 40)
 SIZES = (0, 10, 300, 3000, 9000)
-LOGS = (
-    (8 << 10, 24 << 10),
-    (16 << 10, 48 << 10),
-    (64 << 10, 128 << 10),
-    (256 << 10, 4 << 20),
-)  # bytes: see write_ahead
+LOGS = (24 << 10, 48 << 10, 128 << 10, 4 << 20)  # as write_ahead.LOG_BYTES
 SMALL_DISK = 1 << 20
 NOWHERE = "nosuch"
 QUEUES = ("line1", "plain")
@@ -78,7 +73,6 @@ class Episode:
         self.folder = folder
         self.dice = random.Random(f"{seed}/{number}")
         self.asks = self.dice.random() < 0.7  # the applications have the queue managers work, or do it themselves
-        self.beside = self.dice.choice((0.02, 0.2, 1)) if self.asks else 0  # how often there is a step of a checkpoint
         self.figures: Counter[str] = Counter()
         self.trace: list[str] = []
         self.is_calm = True
@@ -435,17 +429,10 @@ def _settings(dice: random.Random) -> Iterator[None]:
     """Logs so short that there are checkpoints; numbers, and pieces of long work, that are the same each time."""
     looks = itertools.count()
     ticking = SimpleNamespace(monotonic=lambda: outcome.PIECE_S * next(looks), sleep=lambda _: None)
-    looked_at, emptied = dice.choice(LOGS)
+    log = dice.choice(LOGS)
     free = dice.choice((0, 1 << 30, 2 << 30))
-    chunk = dice.choice((BLOCK, 4 * BLOCK, write_ahead.CHUNK_BYTES))
     with (
-        mock.patch.object(write_ahead, "SHORT_LOG_BYTES", looked_at),
-        mock.patch.object(write_ahead, "LOG_BYTES", emptied),
-        mock.patch.object(write_ahead, "CHUNK_BYTES", chunk),
-        mock.patch.object(write_ahead, "AHEAD_BYTES", BLOCK),
-        mock.patch.object(write_ahead, "FAST_US", 1 << 40),
-        mock.patch.object(write_ahead, "SERVED_LOG_BYTES", emptied),
-        mock.patch.object(write_ahead, "WAIT_S", 0),
+        mock.patch.object(write_ahead, "LOG_BYTES", log),
         mock.patch.object(write_ahead, "disk_bytes", return_value=(SMALL_DISK, free)),
         mock.patch.object(database, "file_system", return_value=""),
         mock.patch.object(outcome, "time", ticking),

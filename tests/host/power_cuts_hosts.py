@@ -13,7 +13,6 @@ from ordack.client import Client
 from ordack.config.config import Config
 from ordack.store import StoreError
 from ordack.store.schema import FILE_NAME
-from ordack.store.write_ahead import Checkpoints
 
 from tests.host.applications import Asking
 from tests.host.power_cuts_notes import Contents, Note, Violation
@@ -46,20 +45,6 @@ class Powered(Host):
         episode.power.machines.append(self.machine)
         super()._open(episode.now)
         self.application = self._client()
-        self._checkpoint_beside()
-
-    def _checkpoint_beside(self) -> None:
-        """As a thread of `serve` does, between any two operations of its writer."""
-        if self.episode.beside:
-            beside = self.store._database.checkpoint_beside()
-            self.machine.between = lambda: self._step(beside)
-
-    def _step(self, beside: Checkpoints) -> None:
-        if self.episode.dice.random() < self.episode.beside:
-            before, failure = beside.done, beside.failure
-            beside.step()
-            self.episode.figures["checkpoints beside"] += beside.done - before
-            self.episode.figures["that failed"] += beside.failure is not failure
 
     def _client(self) -> Client:
         client = client_beside(self._life, lambda: self.episode.wall)
@@ -83,8 +68,6 @@ class Powered(Host):
     def _close(self) -> None:
         """As the kernel does when the process ends, or more gently."""
         self.held = []
-        if self.episode.beside and hasattr(self, "machine"):
-            self.machine.between = None
         with contextlib.suppress(*FAILURES):
             self.application.close()
         with contextlib.suppress(*FAILURES):
@@ -114,7 +97,6 @@ class Powered(Host):
             try:
                 super()._open(now)
                 self.application = self._client()
-                self._checkpoint_beside()
             except FAILURES as error:
                 self._close()
                 if self.machine.off:

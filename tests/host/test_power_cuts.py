@@ -7,24 +7,23 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import apsw
 import pytest
 from mqqb import confirm
 from ordack.client import Client, Letter
-from ordack.store import Store, StoreError, write_ahead
+from ordack.store import Store, StoreError
 from ordack.store.database import Database
 from ordack.store.memory import Answers, Memory, Numbers
 from ordack.store.schema import FILE_NAME
-from ordack.store.write_ahead import Checkpoints, FileTurn, WriteAheadLog
+from ordack.store.write_ahead import WriteAheadLog
 
 from hil.dice import new_seed
 from tests.host import power_cuts
 from tests.host.power_cuts_notes import damage
 from tests.support.beside import outcomes_of
-from tests.support.power import BLOCK, CUT, IO_ERROR, WAYS, Accident, Inode, Machine, Piece, Power, PowerCut, power
+from tests.support.power import CUT, IO_ERROR, WAYS, Accident, Inode, Machine, Piece, Power, PowerCut, power
 
 pytestmark = [pytest.mark.slow, pytest.mark.rule("B-098", "B-285")]
 
@@ -199,177 +198,6 @@ def test_a_store_that_is_closed_after_a_sync_that_failed_is_whole(tmp_path: Path
     assert found
 
 
-# ---- checkpoints beside the writer
-
-
-def _fail_beside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: int, check: Callable[[Client, Told, Checkpoints], object]
-) -> None:
-    """The `sync`th sync of a checkpoint beside the writer fails; of what is in the log, a part was not synced."""
-    monkeypatch.setattr(write_ahead, "SERVED_LOG_BYTES", 1 << 10)
-    for seed in range(TRIES):
-        with told_on(tmp_path, seed) as told:
-            client = Client(told.machine.folder)
-            told.send(client, b"before")
-            client.send_many([Letter("plain", b"%d" % number * 100) for number in range(200)])
-            client.store._database._log.empty()  # so that the database has pages that are not in the log
-            beside = client.store._database.checkpoint_beside()
-            plain = client.queue("plain").identifier
-            for durable, count in ((True, 4), (False, 30), (False, 30)):  # each in other pages
-                with client.store.transaction(durable):
-                    outcomes_of(client).empty(plain, confirm.NACK_Q_PURGED, count)
-            told.machine.plan = [Accident(sync, IO_ERROR, 1, "sync")]
-            beside.step()
-            assert told.machine.failed == 1
-            check(client, told, beside)
-            told.check()
-            with contextlib.suppress(apsw.Error):
-                client.close()
-
-
-def _goes_on(client: Client, told: Told, beside: Checkpoints) -> None:
-    done = beside.done
-    beside.step()
-    assert beside.done == done, "it is left alone until the writer has made sure of the log"
-    told.machine.plan = []
-    with pytest.raises(StoreError):
-        client.send("line1", b"refused")
-    told.send(client, b"after")
-    assert told.sent[-1] == b"after"
-    while beside.done == done:  # it may be told itself that the writer's sync has failed
-        beside.step()
-        told.send(client, b"more %d" % len(told.sent))
-
-
-def _nobody_writes(_client: Client, _told: Told, beside: Checkpoints) -> None:
-    beside.step()
-
-
-@pytest.mark.parametrize("check", [_goes_on, _nobody_writes])
-@pytest.mark.parametrize("sync", [1, 2])  # of the log, of the database's file
-def test_a_sync_that_fails_beside_is_told_to_the_writer_once_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: int, check: Callable[[Client, Told, Checkpoints], object]
-) -> None:
-    _fail_beside(tmp_path, monkeypatch, sync, check)
-
-
-def test_a_checkpoint_beside_that_goes_on_after_a_failure_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Checkpoints, "failure", property(lambda _self: None, lambda _self, _value: None), raising=False)
-    with pytest.raises((AssertionError, StoreError)):
-        _fail_beside(tmp_path, monkeypatch, 1, _nobody_writes)
-
-
-def test_nothing_is_copied_while_the_writer_does_not_know_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(write_ahead, "SERVED_LOG_BYTES", 1 << 10)
-    with told_on(tmp_path, 1) as told:
-        with Client(told.machine.folder) as client:
-            beside = client.store._database.checkpoint_beside()
-            told.send(client, b"before")
-            told.fail(lasts=100)
-            with pytest.raises(StoreError):
-                client.send("line1", b"unknown")
-            told.machine.repaired()
-            operations = told.machine.operations
-            beside.step()
-            assert told.machine.operations == operations
-            assert beside.failure is None
-            told.send(client, b"after")
-            assert told.sent == [b"before", b"after"]
-            beside.step()
-            assert told.machine.operations > operations
-            told.check()
-
-
-def _grow_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database's file gets longer, and checkpoints are made at any moment of that. One may make the file shorter
-    before the commit is done that has made it longer; the next may copy to where the next commit makes it longer. And
-    it gets longer at any moment of a checkpoint."""
-    monkeypatch.setattr(write_ahead, "SERVED_LOG_BYTES", 1 << 10)
-    monkeypatch.setattr(write_ahead, "WAIT_S", 0)
-    monkeypatch.setattr(write_ahead, "CHUNK_BYTES", 4 * BLOCK)
-    for seed in range(TRIES):
-        with told_on(tmp_path, seed) as told:
-            with Client(told.machine.folder) as client:
-                beside = client.store._database.checkpoint_beside()
-                copying = _Copying(told, client, beside)
-                try:
-                    for number in range(60):
-                        told.machine.between = partial(_sometimes, told, beside.step)
-                        told.send(client, b"%d." % number * 3000)
-                        if number % 8 == 7:
-                            told.machine.between = copying
-                            beside.step()
-                finally:
-                    told.machine.between = None
-                assert beside.done > 10
-                assert copying.sent
-            assert len(told.sent) == 60 + copying.sent
-            told.check()
-
-
-def _sometimes(told: Told, do: Callable[[], object]) -> None:
-    if not told.machine.dice.randrange(6):
-        do()
-
-
-class _Copying:
-    """A writer that has its turn between any two operations of a checkpoint that only copies."""
-
-    def __init__(self, told: Told, client: Client, beside: Checkpoints) -> None:
-        self.sent = 0
-        self._told, self._client, self._beside = told, client, beside
-        self._copy, self._mode, self._begins = beside._copy, 0, False
-        beside._copy = self._copies  # type: ignore[method-assign]
-
-    def _copies(self, mode: int) -> bool:
-        self._mode, self._begins = mode, True
-        return self._copy(mode)
-
-    def __call__(self) -> None:
-        if self._beside._turn._has_it or self._mode != apsw.SQLITE_CHECKPOINT_PASSIVE:
-            return
-        database = self._client.store._database
-        needed = database.one("PRAGMA page_count") * database.one("PRAGMA page_size")
-        if self._begins:
-            assert database.path.stat().st_size >= needed, "a writer may make the file longer where it is copied to"
-        self._begins = False
-        if not self._told.machine.dice.randrange(4):
-            self._told.send(self._client, b"%d;" % self.sent * 3000)
-            self.sent += 1
-
-
-def test_a_file_that_gets_longer_while_it_is_copied_to_keeps_what_is_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _grow_beside(tmp_path, monkeypatch)
-
-
-@pytest.mark.parametrize(
-    ("of", "what", "instead"),
-    [(FileTurn, "mine", lambda _: contextlib.nullcontext()), (write_ahead, "keep_place", lambda *_: None)],
-)
-def test_a_file_that_gets_longer_over_what_is_copied_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: object, what: str, instead: Callable[..., object]
-) -> None:
-    monkeypatch.setattr(of, what, instead)
-    with pytest.raises((AssertionError, StoreError)):
-        _grow_beside(tmp_path, monkeypatch)
-
-
-def _no_sync_of_a_checkpoint_beside(patch: pytest.MonkeyPatch) -> None:
-    begin = Checkpoints.__init__
-
-    def broken(self: Checkpoints, path: Path, chunk_bytes: int) -> None:
-        begin(self, path, chunk_bytes)
-        self._database.pragma("synchronous", "off")
-
-    patch.setattr(Checkpoints, "__init__", broken)
-
-
 # ---- the cuts can fail: broken on purpose, they find it ----------------------------------------------------------
 
 
@@ -412,7 +240,6 @@ def _play(episodes: int) -> None:
         _message_ids_are_given_twice,
         _counts_are_not_kept,
         _answers_are_not_kept,
-        _no_sync_of_a_checkpoint_beside,
     ],
 )
 def test_what_is_broken_is_found(

@@ -25,7 +25,7 @@ from ordack.broker.manager import Manager
 from ordack.broker.prediction import LONGEST, LONGEST_HEAD, PATIENCE, TEMPLATES, MessageRun, PredictingSession, Template
 from ordack.config.config import Access, Config
 from ordack.store import Store, StoreFull
-from ordack.store.room import Room
+from ordack.store.write_ahead import Room
 
 from hil.dice import new_seed
 from tests.support.command import ENVIRONMENT, ROOT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import multiprocessing
 import os
 import random
@@ -21,14 +20,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ordack.client import Client
 from ordack.config.names import BadName, queue_name
-from ordack.store import Store, StoreBusy, StoreError, processes
+from ordack.store import Store, StoreBusy, StoreError, write_ahead
 from ordack.store.locks import RECEIVE_LOCK, Locks, ReceiveLocks
 from ordack.store.look import ReadOnlyStore
 from ordack.store.messages import NewMessage
 from ordack.store.queues import NoSuchQueue, QueueExists
-from ordack.store.room import LOG_BYTES
 from ordack.store.schema import FILE_NAME
-from ordack.store.write_ahead import log_bytes
+from ordack.store.write_ahead import LOG_BYTES, log_bytes
 
 from tests.support.beside import unserved
 from tests.support.command import ENVIRONMENT, Serve
@@ -188,7 +186,7 @@ def test_a_store_is_not_on_a_disk_of_another_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     Store(tmp_path / "old", create=True).close()
-    monkeypatch.setattr(processes, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(write_ahead, "MOUNTS", tmp_path / "mounts")
     (tmp_path / "mounts").write_text(mounted(tmp_path, kind))
     for name, create in (("old", False), ("old", True), ("new", True)):
         with pytest.raises(StoreError, match=rf"{name} is on {kind}, a file system of another machine, .* a disk of"):
@@ -202,7 +200,7 @@ def test_a_store_is_not_on_a_disk_of_another_machine(
 def test_a_store_is_where_the_kernel_says_nothing_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
-    monkeypatch.setattr(processes, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(write_ahead, "MOUNTS", tmp_path / "mounts")
     if text is not None:
         (tmp_path / "mounts").write_text(text)
     Store(tmp_path / "a" / "store", create=True).close()
@@ -414,20 +412,6 @@ def test_the_log_begins_anew_again_and_again(tmp_path: Path) -> None:
         for _ in range(100):
             _add(store, "q", bytes(200_000))
             assert log_bytes(store.path) < LOG_BYTES + 500_000
-
-
-def test_who_is_stopped_while_it_copies_the_log_is_waited_for_and_then_reported(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True, busy_timeout=0.05) as store:
-        store.queues.create("q", transactional=False)
-        folder = os.open(tmp_path, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)  # as another process has it
-            with pytest.raises(StoreError, match="another process has been copying its write-ahead log"):
-                _add(store, "q", b"refused")
-        finally:
-            os.close(folder)
-        _add(store, "q", b"taken")
-        assert _content(store, "q") == [b"taken"]
 
 
 def test_who_waits_for_a_store_is_told_for_whom(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import gc
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -137,8 +137,7 @@ def _apply(content: bytearray, piece: Piece) -> None:
 
 
 class Machine:
-    """A machine with one folder on its disk. off: its power is gone. operations: so far. between: what another thread
-    does on it before each of them."""
+    """A machine with one folder on its disk. off: its power is gone. operations: so far."""
 
     def __init__(self, folder: Path, dice: random.Random) -> None:
         self.folder = folder
@@ -149,8 +148,6 @@ class Machine:
         self.recent: deque[str] = deque(maxlen=RECENT)
         self.cut_at = ""  # what was done to which file when the power went
         self.plan: list[Accident] = []
-        self.between: Callable[[], object] | None = None
-        self._is_between = False
         self._failing: tuple[str, int] = "", 0
         self.names: dict[str, Inode] = {}
         self._on_disk: dict[str, Inode] = {}
@@ -231,12 +228,6 @@ class Machine:
         apsw.IOError, apsw.FullError.
 
         can_fail: False of what SQLite does not mind if it fails, because apsw would raise that all the same."""
-        if self.between and not self._is_between:
-            self._is_between = True
-            try:
-                self.between()
-            finally:
-                self._is_between = False
         if self.off:
             raise apsw.IOError(GONE)
         self.operations += 1

@@ -30,8 +30,8 @@ from ordack.store import Store
 from ordack.store.messages import Leaving, NewMessage
 from ordack.store.outgoing import NewOutgoing, Waiting
 from ordack.store.queues import Queue
-from ordack.store.room import Room
 from ordack.store.schema import ORDER_QUEUE_ID, PRIVATE, correlation_of
+from ordack.store.write_ahead import Room
 from ordack.text import legible
 
 # What the removal of a message leads to, bits of NewMessage.wants.

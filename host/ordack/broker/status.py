@@ -23,8 +23,8 @@ from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE
 from ordack.store import Store
 from ordack.store.counters import Counters
 from ordack.store.outgoing import OutgoingCount
-from ordack.store.room import Room, megabytes
 from ordack.store.schema import POISON, PRIVATE
+from ordack.store.write_ahead import Room, megabytes
 from ordack.text import counted
 
 LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken

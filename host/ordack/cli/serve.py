@@ -152,7 +152,7 @@ def _serve_store(
 ) -> None:
     """Open everything, and run. read: gives the file as it is at a later time."""
     from ordack.config.config_file import Running
-    from ordack.store.processes import IN_MEMORY, file_system
+    from ordack.store.write_ahead import IN_MEMORY, file_system
 
     refuse_served(store)  # whose ports may be the same
     with contextlib.ExitStack() as stack:
@@ -331,7 +331,6 @@ def _open_when_there_is_room(folder: Path, create: bool, log: Log) -> Store:
             if opened.is_new:
                 log(Line(f"new store made in {folder}", INFO))
             opened.lock_manager()
-            opened.checkpoint_beside()
             return opened
         except StoreError as error:
             if opened:

@@ -37,10 +37,20 @@ from ordack.store.making import make_store
 from ordack.store.memory import Answers, Memory, Numbers
 from ordack.store.messages import Messages
 from ordack.store.outgoing import OutgoingQueues
-from ordack.store.processes import pinned_by, process
 from ordack.store.queues import Queues
-from ordack.store.room import AMPLE_BYTES, DISK_S, LONG_LOG_BYTES, Disk, Room, is_pinned, room
-from ordack.store.write_ahead import disk_bytes, log_bytes
+from ordack.store.write_ahead import (
+    AMPLE_BYTES,
+    DISK_S,
+    LONG_LOG_BYTES,
+    Disk,
+    Room,
+    disk_bytes,
+    is_pinned,
+    log_bytes,
+    pinned_by,
+    process,
+    room,
+)
 from ordack.text import counted
 
 __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServed", "StoreUnknown"]
@@ -109,10 +119,6 @@ class Store:
         self.messages.close()
         self._locks.close()
         self._database.close()
-
-    def checkpoint_beside(self) -> None:
-        """Have checkpoints made in a thread of their own from now on, so that no commit waits for one."""
-        self._database.checkpoint_beside().start()
 
     def transaction(self, durable: bool = True, writes: bool = True) -> AbstractContextManager[None]:
         """As Database.transaction."""

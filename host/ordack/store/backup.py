@@ -25,9 +25,8 @@ from ordack.store.database import OPERATIONS, Database, StoreBusy, StoreError, S
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.look import ReadOnlyDatabase, is_writable
 from ordack.store.making import new_file, remove_dead, sync, writing
-from ordack.store.room import Disk, is_pinned, megabytes, reserve
 from ordack.store.schema import FILE_NAME, PRIVATE
-from ordack.store.write_ahead import disk_bytes, log_bytes, patience
+from ordack.store.write_ahead import Disk, disk_bytes, is_pinned, log_bytes, megabytes, patience, reserve
 from ordack.text import legible
 
 PIECE_PAGES = 256  # copied at once, between two looks at signals

@@ -15,13 +15,22 @@ from typing import Any, ClassVar, NoReturn, cast
 import apsw
 
 from ordack.store.counters import DiskWork
-from ordack.store.processes import OF_ANOTHER_MACHINE, file_system, pinned_by, readers_of, writer_of
 from ordack.store.schema import (
     APPLICATION_ID,
     FILE_NAME,
     FORMAT_VERSION,
 )
-from ordack.store.write_ahead import SHORT_LOG_BYTES, Checkpoints, WriteAheadLog, log_bytes, may_be_a_sync, patience
+from ordack.store.write_ahead import (
+    LOG_BYTES,
+    OF_ANOTHER_MACHINE,
+    WriteAheadLog,
+    file_system,
+    log_bytes,
+    may_be_a_sync,
+    patience,
+    pinned_by,
+    writer_of,
+)
 from ordack.text import legible
 
 BUSY_TIMEOUT_S = 10.0
@@ -187,7 +196,6 @@ class Database:
     transaction by itself. rolled_back: how many transactions of this object did not happen.
     counted: the bytes that it has tallied, in those too. work: what was written."""
 
-    _beside: Checkpoints | None = None
     may_be_anywhere = False  # also on a file system of another machine
     _log_is_long = False
     is_read_only = False
@@ -238,10 +246,6 @@ class Database:
 
     def close(self) -> None:
         """Close it. Whatever is asked of it then raises StoreError, but to close it again."""
-        if self._beside:
-            self._beside.close()
-            self._failure_beside()
-            self._beside = None
         if (self._in_doubt or self._has_gap) and not self._is_served():
             try:
                 self._end_doubt()
@@ -250,12 +254,6 @@ class Database:
         self._in_doubt = self._has_gap = False
         self.connection.close()
         self.connection = cast(apsw.Connection, _Closed(self.path))
-
-    def checkpoint_beside(self) -> Checkpoints:
-        """Have checkpoints made beside commits; the caller starts that, or makes its steps."""
-        with self.errors():
-            self._beside = self._log.checkpoint_beside()
-        return self._beside
 
     def _leave_log(self) -> None:
         """Have the log as it is after the end: what may be missing in it is not to be copied."""
@@ -313,21 +311,18 @@ class Database:
         return _Transaction(self, durable, writes) if self.connection.get_autocommit() else NESTED
 
     def ready(self) -> None:
-        """See that a transaction may begin. Raises StoreServed, StoreUnknown, StoreError after a failed checkpoint."""
+        """See that a transaction may begin. Raises StoreServed, StoreUnknown."""
         self.check_served()
-        failure = self._failure_beside()
         if self._in_doubt or self._has_gap:
             self._end_doubt()
         if self._log_is_long:
             self.empty_log()
-        if failure:
-            raise StoreError(f"{self.path}: {failure}; that was a checkpoint, and nothing is lost")
 
     def empty_log(self) -> bool:
         """Have the write-ahead log give its room back, unless a reader pins it; before the next transaction if one is
         running. Only who may write to the store does that. Does a reader pin it, as far as is known?"""
         if self.is_read_only or self._is_served():
-            return bool(readers_of(self.path))
+            return True  # only writers can say
         self._log_is_long = not self.connection.get_autocommit()
         if not (self._log_is_long or self._in_doubt or self._has_gap):
             self._log.empty()
@@ -375,14 +370,11 @@ class Database:
         next process to recover the log would find it."""
         syncs, began = self.work.syncs, time.perf_counter_ns()
         try:
-            with self.errors(), self._log.turn():
-                if self.connection.txn_state() == apsw.SQLITE_TXN_WRITE:
-                    self._log.keep_place()
+            with self.errors():
                 try:
                     self.connection.execute("COMMIT")
                 except apsw.IOError:
                     self._in_doubt = True
-                    self._hold_checkpoints()
                     raise
         except StoreError:
             if self._in_doubt:
@@ -421,25 +413,11 @@ class Database:
                 raise StoreUnknown(str(error)) from None
             raise
         self._in_doubt = self._has_gap = False
-        if self._beside:
-            self._beside.held = False
-
-    def _failure_beside(self) -> apsw.Error | None:
-        """What has failed beside since this was asked last."""
-        failure = self._beside.failure if self._beside else None
-        if failure:
-            self._failed(failure)
-        return failure
-
-    def _hold_checkpoints(self) -> None:
-        if self._beside:
-            self._beside.held, self._beside.failure = True, None
 
     def _failed(self, error: apsw.Error) -> None:
         """Remember it if this may have been a sync: what was to be synced may be missing on the disk for good."""
         if may_be_a_sync(error):
             self._has_gap = True
-            self._hold_checkpoints()
 
     def touch(self) -> None:
         """Within a transaction: change something, so that its end makes durable what was written before without it."""
@@ -556,7 +534,7 @@ def _reason(error: apsw.Error, path: Path) -> StoreError:
     if no_room or isinstance(error, apsw.FullError):
         pinned = ""
         with contextlib.suppress(OSError):
-            pinned = pinned_by(path, log) if (log := log_bytes(path)) > SHORT_LOG_BYTES else ""
+            pinned = pinned_by(path, log) if (log := log_bytes(path)) > LOG_BYTES else ""
         full = f"{path}: the disk is full, nothing can be written until there is room again"
         return StoreFull(f"{full}; {pinned}" if pinned else full)
     if isinstance(error, apsw.BusyError):
