@@ -20,11 +20,8 @@
 #define VXLAN_PORT 4789u
 #define RECORD_MAX (16u << 20) /* bytes of one frame or block; more is no capture but a corrupt length */
 #define PENDING_MAX (4u << 20) /* bytes kept out of order for one direction: more than a TCP window */
-#define LATE_MAX                                                                                                       \
-    (64u << 10) /* a SYN that is captured behind bytes of its connection has a number at most so far below */
-#define AHEAD_MAX (16u << 20) /* an acknowledgement of more bytes than this that were not seen says nothing */
-#define SET_BACK 20000000     /* ns: by less, times of frames may be wrong */
-#define FETCH_AHEAD 8192u     /* bytes of the file that are on their way into the cache: some tens of frames */
+#define AHEAD_MAX (16u << 20)  /* an acknowledgement of more bytes than this that were not seen says nothing */
+#define FETCH_AHEAD 8192u      /* bytes of the file that are on their way into the cache: some tens of frames */
 
 /* Values of direction.flags */
 #define IS_OPEN 1u      /* sequence is known */
@@ -33,17 +30,12 @@
 #define IS_DEAD 8u      /* no BaseHeader where one should be */
 #define HAS_FIN 16u
 #define IS_ENDED 32u    /* MQQB_KIND_END was said */
-#define HAS_HEARD 64u   /* heard is known */
 #define HAS_BEGUN 128u  /* its SYN was seen, or the SYN that answers it: initial is known */
 #define IS_FOREIGN 256u /* MQQB_KIND_FOREIGN was said */
 
 /* Values of connection.flags */
 #define HAS_SYN 1u
-#define IS_HELD 2u   /* in the list of those that wait for a frame number */
-#define IS_GIVING 4u /* what was acknowledged and is missing is being given up */
-#define IS_CLOSED 8u /* its addresses and ports are another connection's now */
-#define HAS_RST 16u
-#define IS_RESET_LATE 32u /* the RST came while it was held already: what came before it may still follow */
+#define IS_CLOSED 2u /* its addresses and ports are another connection's now */
 
 /* Answers of read_frame besides mqqb_capture's statuses. */
 #define FRAME_DONE 0
@@ -706,116 +698,41 @@ static void wait_in(mqqb_capture *c, mqqb_capture_direction *d, uint32_t number)
     d->pending_size += c->segments[number].size;
 }
 
-/* How many bytes of a direction the other end has acknowledged, and the capture has not (yet). A FIN counts as one, and is
- * not to be waited for. */
-static inline uint32_t unseen(const mqqb_capture_direction *d, uint32_t ack)
+/* How many bytes of a direction the other end has acknowledged, and the capture has not: they will not come any more. A FIN counts as
+ * one, and is not missing. */
+static inline uint32_t unseen(const mqqb_capture_direction *d)
 {
-    const uint32_t ahead = ack - d->sequence;
+    const uint32_t ahead = d->acked - d->sequence;
 
     return ahead > AHEAD_MAX || (d->flags & IS_OPEN) == 0 || (ahead == 1 && d->pending == NONE) ? 0 : ahead;
 }
 
-/* What is missing now, of what has been acknowledged, is given up when the time has come. */
-static void limit(mqqb_capture_connection *k)
-{
-    k->direction[0].limit = k->direction[0].acked;
-    k->direction[1].limit = k->direction[1].acked;
-}
-
-/* All of it: the connection ends. reason: a value of MQQB_KIND_END. */
-static void finish(mqqb_capture_connection *k, uint32_t reason)
-{
-    limit(k);
-    k->flags |= IS_GIVING;
-    k->ending = reason + 1;
-}
-
-/* Wait for what is missing, but not for ever. */
-static void hold(mqqb_capture *c, uint32_t connection)
-{
-    mqqb_capture_connection *const k = &c->connections[connection];
-
-    if ((k->flags & IS_HELD) == 0) {
-        k->flags |= IS_HELD;
-        k->held_at = c->now;
-        k->held_file = c->told_file;
-        k->held_frame = c->told_frame;
-        k->held_next = NONE;
-        limit(k);
-        if (c->held_first == NONE) {
-            c->held_first = connection;
-        } else {
-            c->connections[c->held_last].held_next = connection;
-        }
-        c->held_last = connection;
-    }
-}
-
-static int is_before(const piece *a, const piece *b)
-{
-    if (a->time != b->time) {
-        return a->time < b->time;
-    }
-    return a->file != b->file ? a->file < b->file : a->frame < b->frame;
-}
-
-/* Give up a little of what is missing. 0: there is nothing to give up. There is room for a row. */
-static int give_up(mqqb_capture *c, uint32_t connection)
-{
-    mqqb_capture_connection *const k = &c->connections[connection];
-    uint32_t earliest = NONE, waiting = 0;
-
-    for (uint32_t side = 0; side < 2; side++) {
-        mqqb_capture_direction *const d = &k->direction[side];
-        const int is_waiting = d->pending != NONE;
-        const piece *const head = &c->segments[is_waiting ? d->pending : 0];
-        uint32_t missing = unseen(d, d->limit);
-
-        if (is_waiting && ahead_of(head->sequence, d->sequence) <= 0) { /* waits for the other direction */
-            missing = 0;
-            waiting++;
-            if (earliest == NONE || is_before(head, &c->segments[earliest])) {
-                earliest = d->pending;
-            }
-        } else if (is_waiting) {
-            missing = smaller(missing, head->sequence - d->sequence);
-        }
-        if (missing > 0) {
-            hole(c, connection, side, missing);
-            return 1;
-        }
-    }
-    if (waiting == 2) { /* for each other */
-        c->segments[earliest].waits = 0;
-        return 1;
-    }
-    return 0;
-}
-
-/* Take from the waiting segments of a direction what can go on. */
+/* Take from the waiting segments of a direction what can go on; all of them, if the connection is ending. */
 static int32_t drain_direction(mqqb_capture *c, uint32_t connection, uint32_t side)
 {
     mqqb_capture_connection *const k = &c->connections[connection];
     mqqb_capture_direction *const d = &k->direction[side];
-    const mqqb_capture_direction *const other = &k->direction[1 - side];
-    const int all = k->ending != 0 && (k->flags & IS_GIVING) == 0;
     int32_t status = 0;
 
-    while (d->pending != NONE) {
-        piece *const s = &c->segments[d->pending];
-        const int32_t ahead = ahead_of(s->sequence, d->sequence);
-        const int must = all || d->pending_size > PENDING_MAX;
+    for (;;) {
+        piece *const s = d->pending != NONE ? &c->segments[d->pending] : NULL;
+        const int32_t gap = s != NULL ? ahead_of(s->sequence, d->sequence) : INT32_MAX;
+        uint32_t missing = unseen(d);
 
-        if (!must && (ahead > 0 || (s->waits != 0 && unseen(other, s->ack) > 0))) {
-            break;
+        if (gap > 0) {
+            if (s != NULL && (missing > (uint32_t)gap || k->ending != 0 || d->pending_size > PENDING_MAX)) {
+                missing = (uint32_t)gap;
+            }
+            if (missing == 0) {
+                break;
+            }
         }
         status = ready(c); /* and a segment is free: what is taken here gives one back */
         if (status != 0) {
             return status;
         }
-        c->drain_progress = 1;
-        if (ahead > 0) {
-            hole(c, connection, side, (uint32_t)ahead);
+        if (gap > 0) {
+            hole(c, connection, side, missing);
             continue;
         }
         d->pending_size -= s->size;
@@ -841,38 +758,17 @@ static int32_t drain(mqqb_capture *c, uint32_t connection)
 {
     mqqb_capture_connection *const k = &c->connections[connection];
 
-    for (;;) {
-        uint32_t progress;
-        for (; c->drain_side < 2;
-             c->drain_side++) { /* where a full batch has ended the call before: its size decides nothing */
-            const int32_t status = drain_direction(c, connection, c->drain_side);
-            if (status != 0) {
-                return status;
-            }
+    for (uint32_t i = 0; i < 2; i++) {
+        const int32_t status = drain_direction(c, connection, c->drain_first ^ i);
+        if (status != 0) {
+            return status;
         }
-        progress = c->drain_progress;
-        c->drain_side = c->drain_progress = 0;
-        if (progress != 0) {
-            continue;
-        }
-        if (k->ending == 0 && (k->flags & IS_GIVING) == 0) {
-            return 0;
-        }
-        if (c->capacity - c->rows < 4) {
-            return MQQB_CAPTURE_ROWS;
-        }
-        if ((k->flags & IS_GIVING) != 0) {
-            if (!give_up(c, connection)) {
-                k->flags &= ~IS_GIVING;
-                if (k->ending == 0 &&
-                    ((k->flags & HAS_RST) != 0 || unseen(&k->direction[0], k->direction[0].acked) > 0 ||
-                     unseen(&k->direction[1], k->direction[1].acked) > 0)) {
-                    hold(c, connection); /* what is missing since later */
-                }
-            }
-            continue;
-        }
-        break;
+    }
+    if (k->ending == 0) {
+        return 0;
+    }
+    if (c->capacity - c->rows < 4) {
+        return MQQB_CAPTURE_ROWS;
     }
     for (uint32_t side = 0; side < 2; side++) {
         mqqb_capture_direction *const d = &k->direction[side];
@@ -882,8 +778,7 @@ static int32_t drain(mqqb_capture *c, uint32_t connection)
                 hole(c, connection, side, d->fin - d->sequence);
                 tell(c, connection, side, MQQB_KIND_END, MQQB_END_FIN, 0);
             } else {
-                tell(c, connection, side, MQQB_KIND_END, (k->flags & HAS_RST) != 0 ? MQQB_END_RST : k->ending - 1,
-                     d->carry_size);
+                tell(c, connection, side, MQQB_KIND_END, k->ending - 1, d->carry_size);
             }
         }
     }
@@ -998,21 +893,24 @@ static uint32_t connect(mqqb_capture *c, uint32_t *place, const mqqb_capture_end
     return side;
 }
 
-/* Does this SYN begin another connection than the one known? It does not if bytes that follow it were captured before it, nor
- * if the other end, which alone was seen, has answered it. Behind a reset it does. */
-static int is_new(const mqqb_capture_connection *k, const mqqb_capture_direction *d, uint32_t sequence)
+/* Does this SYN begin another connection than the one known? */
+static int is_new(const mqqb_capture_direction *d, uint32_t flags, uint32_t sequence)
 {
-    if ((d->flags & IS_OPEN) != 0) {
-        return sequence != d->initial && ((d->flags & (HAS_BEGUN | IS_ENDED)) != 0 || (k->flags & HAS_RST) != 0 ||
-                                          d->initial - sequence > LATE_MAX);
-    }
-    return (d->flags & HAS_HEARD) != 0 && d->heard - sequence > AHEAD_MAX;
+    return (d->flags & (IS_OPEN | HAS_BEGUN)) != 0 ? sequence != d->initial : (flags & ACK) == 0;
 }
 
 /* Are these bytes of another connection than the one known, whose SYN was not captured? None sends again what is so far behind. */
 static int is_far_behind(const mqqb_capture_direction *d, uint32_t sequence)
 {
     return (d->flags & IS_OPEN) != 0 && ahead_of(sequence, d->sequence) < -(int32_t)AHEAD_MAX;
+}
+
+/* All bytes before this number were sent. */
+static void reach(mqqb_capture_direction *d, uint32_t sequence)
+{
+    if (ahead_of(sequence, d->acked) > 0 && ahead_of(sequence, d->sequence) <= (int32_t)AHEAD_MAX) {
+        d->acked = sequence;
+    }
 }
 
 /* A segment of TCP. end: its sender and receiver; s: its bytes as far as captured, its number in s->sequence; length: how many it
@@ -1031,8 +929,8 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
         k = &c->connections[number];
         d = &k->direction[side];
         if ((k->flags & IS_CLOSED) == 0 &&
-            ((flags & SYN) != 0 ? is_new(k, d, s->sequence) : length > 0 && is_far_behind(d, s->sequence))) {
-            finish(k, MQQB_END_REPLACED);
+            ((flags & SYN) != 0 ? is_new(d, flags, s->sequence) : length > 0 && is_far_behind(d, s->sequence))) {
+            k->ending = MQQB_END_REPLACED + 1;
             c->active = number;
             return FRAME_AGAIN;
         }
@@ -1068,7 +966,7 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
             d->flags |= IS_SEARCHING;
         }
         d->flags |= IS_OPEN;
-        d->sequence = d->acked = d->limit = d->initial;
+        d->sequence = d->acked = d->initial;
     }
     if ((d->flags & (IS_TOLD | HAS_BEGUN)) == 0 && length > 0) {
         d->flags |= IS_TOLD;
@@ -1079,20 +977,14 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
         tell(c, number, 1 - side, MQQB_KIND_OLDER, 0, 0);
     }
     if ((flags & ACK) != 0) {
-        other->heard = ack;
-        other->flags |= HAS_HEARD;
-        if (ahead_of(ack, other->acked) > 0 && ahead_of(ack, other->sequence) <= (int32_t)AHEAD_MAX) {
-            other->acked = ack;
-        }
+        reach(other, ack);
     }
-    if ((flags & ACK) != 0 && unseen(other, ack) > 0) {
-        s->waits = 1;
-        s->ack = ack;
-        hold(c, number);
+    if ((flags & SYN) == 0 && length == 0) {
+        reach(d, s->sequence); /* it has sent so much */
     }
-    if ((flags & SYN) == 0 && length == 0 && unseen(d, s->sequence) > 0) { /* it has sent more than was captured */
-        d->acked = ahead_of(s->sequence, d->acked) > 0 ? s->sequence : d->acked;
-        hold(c, number);
+    c->drain_first = 1 - side;
+    if (unseen(other) > 0 || unseen(d) > 0) {
+        c->active = number;
     }
     if ((flags & FIN) != 0 && (d->flags & HAS_FIN) == 0) {
         d->flags |= HAS_FIN;
@@ -1100,19 +992,16 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
         c->active = number;
     }
     if ((flags & RST) != 0) {
-        k->flags |= (k->flags & IS_HELD) != 0 ? HAS_RST | IS_RESET_LATE : HAS_RST;
-        hold(c, number);
+        k->ending = MQQB_END_RST + 1;
+        c->active = number;
     }
     if (s->size > 0) {
         const int32_t ahead = ahead_of(s->sequence, d->sequence);
         if (ahead <= 0 && ahead_of(s->sequence + s->size, d->sequence) <= 0) {
             return FRAME_DONE; /* known already */
         }
-        if (ahead > 0 || s->waits != 0 || d->pending != NONE || deliver(c, number, side, s) != 0) {
+        if (ahead > 0 || d->pending != NONE || unseen(other) > 0 || deliver(c, number, side, s) != 0) {
             wait_in(c, d, new_segment(c, s));
-            c->active = number;
-        }
-        if (other->pending != NONE) {
             c->active = number;
         }
     }
@@ -1128,32 +1017,11 @@ static inline uint64_t manager_of(const uint8_t *guid)
     return memcmp(guid, no_guid, 16) == 0 ? 0 : hash_of(guid, 16) | 1;
 }
 
-/* If bytes that follow others in their direction have an earlier time, the clock was set back between them. Frames that are only out of
- * order do not show that. */
-static void check_clock(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t sequence)
-{
-    const uint64_t key = mixed(c->key + end_hash(&end[0], 0));
-    mqqb_capture_flow *const flow = &c->flows[key % MQQB_CAPTURE_FLOWS];
-    const int32_t ahead = ahead_of(sequence, flow->sequence);
-
-    if (flow->key == key && ahead <= 0 && ahead >= -(int32_t)AHEAD_MAX) {
-        return;
-    }
-    if (flow->key == key && ahead > 0 && ahead <= (int32_t)AHEAD_MAX && flow->moment - c->moment > SET_BACK) {
-        c->set_back = 1;
-        c->moment = c->latest;
-    }
-    flow->key = key;
-    flow->sequence = sequence;
-    flow->moment = c->moment;
-}
-
-/* A TCP segment. sequence: TCP's number behind it. */
-static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t *in, uint64_t size, uint32_t sequence)
+/* A TCP segment. */
+static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t *in, uint64_t size)
 {
     c->pair = pair_hash(end) | 1;
     c->key = connection_hash(end) | 1;
-    check_clock(c, end, sequence);
     c->managers[0] = c->managers[1] = 0;
     if (size >= MQQB_ESTABLISH_TIME_STAMP_AT && check_base_header(in) == MQQB_OK) {
         const uint32_t at = (le16(in + MQQB_BASE_FLAGS_AT) & MQQB_BASE_IN) != 0 ? MQQB_ESTABLISH_CLIENT_GUID_AT
@@ -1300,7 +1168,7 @@ static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v
         return FRAME_DONE;
     }
     if (c->routed != NULL) {
-        route(c, end, v->in, v->size, be32(in + 4) + (uint32_t)v->wire);
+        route(c, end, v->in, v->size);
         return FRAME_DONE;
     }
     s = piece_of(c, v, be32(in + 4));
@@ -1554,57 +1422,30 @@ static int32_t read_pcap(mqqb_capture *c, const uint8_t *in, uint64_t room, view
     return 0;
 }
 
-/* ns since 1970 of a moment in an interface's units. */
-static int64_t in_ns(const mqqb_capture_interface *interface, uint64_t moment)
-{
-    uint64_t seconds, rest;
-
-    if (interface->binary != 0) {
-        const uint64_t bits = interface->units;
-        seconds = bits < 64 ? moment >> bits : 0;
-        rest = bits < 64 ? moment - (seconds << bits) : moment;
-        if (bits > 32) { /* to 32 bits of a fraction, which is finer than ns */
-            rest = bits - 32 < 64 ? rest >> (bits - 32) : 0;
-            rest = rest * 1000000000u >> 32;
-        } else {
-            rest = rest * 1000000000u >> bits;
-        }
-    } else {
-        const uint64_t units = interface->units;
-        seconds = moment / units;
-        rest = moment % units;
-        rest = units > 1000000000u ? rest / (units / 1000000000u) : rest * (1000000000u / units);
-    }
-    return (int64_t)((uint64_t)interface->shift * 1000000000u + seconds * 1000000000u + rest);
-}
-
-/* The options of an interface (if_tsresol is 9, if_tsoffset is 14). */
-static void read_options(const mqqb_capture *c, mqqb_capture_interface *interface, const uint8_t *in, uint64_t size)
+/* The units of an interface's times: if_tsresol, 9, is the number of decimal places. 0: they are not supported (binary ones, finer ones,
+ * and times from another moment on: if_tsoffset, 14). */
+static int read_options(const mqqb_capture *c, mqqb_capture_interface *interface, const uint8_t *in, uint64_t size)
 {
     while (size >= 4) {
         const uint32_t code = word16(c, in), length = word16(c, in + 2);
         const uint64_t step = 4 + align4(length); /* size, too, is a multiple of 4 */
 
         if (size - 4 < length) {
-            return;
+            break;
+        }
+        if (code == 14 || (code == 9 && length > 0 && in[4] > 9)) {
+            return 0;
         }
         if (code == 9 && length > 0) {
-            interface->binary = in[4] >> 7;
-            interface->units = in[4] & 0x7F;
-            if (interface->binary == 0) {
-                uint64_t units = 1;
-                for (uint32_t i = smaller(in[4], 19); i > 0; i--) {
-                    units *= 10;
-                }
-                interface->units = units;
+            interface->units = 1;
+            for (uint32_t i = in[4]; i > 0; i--) {
+                interface->units *= 10;
             }
-        } else if (code == 14 && length == 8) {
-            const uint64_t one = word32(c, in + 4), two = word32(c, in + 8);
-            interface->shift = (int64_t)(c->swapped != 0 ? one << 32 | two : two << 32 | one);
         }
         in += step;
         size -= step;
     }
+    return 1;
 }
 
 /* A block of a pcapng file. */
@@ -1612,9 +1453,9 @@ static int32_t read_pcapng(mqqb_capture *c, const uint8_t *in, uint64_t room, vi
 {
     const int is_section = room >= 4 && be32(in) == 0x0A0D0D0Au;
     const mqqb_capture_interface *interface;
-    uint32_t code, length, number = 0, high = 0, low = 0;
+    uint32_t code, length;
     const uint8_t *const body = in + 8;
-    uint64_t size, head;
+    uint64_t size, moment;
 
     if (room < (is_section ? 12u : 8u)) {
         return MQQB_CAPTURE_BAD_END;
@@ -1646,47 +1487,31 @@ static int32_t read_pcapng(mqqb_capture *c, const uint8_t *in, uint64_t room, vi
         }
         c->interfaces_used++;
         made->link = word16(c, body);
-        made->snap = word32(c, body + 4);
         made->units = 1000000;
-        made->shift = 0;
-        made->binary = 0;
-        read_options(c, made, body + 8, size - 8);
+        if (!read_options(c, made, body + 8, size - 8)) {
+            return MQQB_CAPTURE_BAD_BLOCK;
+        }
     }
-    if (code != 2 && code != 3 && code != 6) { /* packet block (obsolete), simple and enhanced packet block */
+    if (code == 2 || code == 3) { /* packets without an interface or a time, which nothing writes any more */
+        return MQQB_CAPTURE_BAD_BLOCK;
+    }
+    if (code != 6) { /* enhanced packet block */
         c->cursor = c->next;
         return NO_FRAME;
     }
-    head = code == 3 ? 4 : 20;
-    if (size < head) {
+    if (size < 20 || word32(c, body) >= c->interfaces_used) {
         return MQQB_CAPTURE_BAD_BLOCK;
     }
-    if (code != 3) {
-        number = code == 2 ? word16(c, body) : word32(c, body);
-        high = word32(c, body + 4);
-        low = word32(c, body + 8);
+    interface = &c->interfaces[word32(c, body)];
+    moment = (uint64_t)word32(c, body + 4) << 32 | word32(c, body + 8);
+    c->time = (int64_t)(moment / interface->units * 1000000000u +
+                        moment % interface->units * (1000000000u / interface->units));
+    v->in = body + 20;
+    v->size = size - 20;
+    if (v->size > word32(c, body + 12)) {
+        v->size = word32(c, body + 12);
     }
-    if (number >= c->interfaces_used) {
-        return MQQB_CAPTURE_BAD_BLOCK;
-    }
-    interface = &c->interfaces[number];
-    v->in = body + head;
-    v->size = size - head;
-    if (code == 3) { /* has no time */
-        c->time = 0;
-        v->wire = word32(c, body);
-        if (interface->snap != 0 && v->size > interface->snap) {
-            v->size = interface->snap;
-        }
-        if (v->size > v->wire) {
-            v->size = v->wire;
-        }
-    } else {
-        c->time = in_ns(interface, (uint64_t)high << 32 | low);
-        v->wire = word32(c, body + 16);
-        if (v->size > word32(c, body + 12)) {
-            v->size = word32(c, body + 12);
-        }
-    }
+    v->wire = word32(c, body + 16);
     v->link = interface->link;
     return 0;
 }
@@ -1736,44 +1561,21 @@ static void set_told(mqqb_capture *c, uint32_t file, uint32_t frame, int64_t tim
     c->told_time = time;
 }
 
-/* Has a connection waited long enough when the next frame comes? What was acknowledged before will not come any more. */
-static int is_due(const mqqb_capture *c)
-{
-    return c->held_first != NONE && c->ahead - c->connections[c->held_first].held_at >= MQQB_CAPTURE_WINDOW;
-}
-
 /* What has to be done before the next frame. */
 static int32_t work(mqqb_capture *c)
 {
-    for (;;) {
-        if (c->active != NONE) {
-            const int32_t status = drain(c, c->active);
-            if (status != 0) {
-                return status;
-            }
-            c->active = NONE;
-        }
-        if (!is_due(c)) {
-            return 0;
-        }
-        {
-            mqqb_capture_connection *const k = &c->connections[c->held_first];
-            c->now = k->held_at + MQQB_CAPTURE_WINDOW; /* whenever the next frame comes that is here */
-            set_told(c, k->held_file, k->held_frame, c->now);
-            c->active = c->held_first;
-            c->held_first = k->held_next;
-            k->flags = (k->flags & ~IS_HELD) | IS_GIVING;
-            if ((k->flags & (HAS_RST | IS_RESET_LATE)) == HAS_RST) {
-                finish(k, MQQB_END_RST);
-            }
-            k->flags &= ~IS_RESET_LATE;
-        }
+    int32_t status = 0;
+
+    if (c->active != NONE) {
+        status = drain(c, c->active);
+        c->active = status == 0 ? NONE : c->active;
     }
+    return status;
 }
 
 void mqqb_capture_start(mqqb_capture *c)
 {
-    c->active = c->held_first = NONE;
+    c->active = NONE;
 }
 
 /* Has it come to its end on both sides, as far as they were seen? */
@@ -1789,8 +1591,7 @@ uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers)
 
     for (number = 0; number < c->connections_used; number++) {
         mqqb_capture_connection *const k = &c->connections[number];
-        if (numbers[number] == MQQB_CAPTURE_KEEP || (k->flags & (IS_HELD | IS_GIVING)) != 0 ||
-            (numbers[number] == MQQB_CAPTURE_FORGET_ENDED && !is_over(k))) {
+        if (numbers[number] == MQQB_CAPTURE_KEEP || (numbers[number] == MQQB_CAPTURE_FORGET_ENDED && !is_over(k))) {
             numbers[number] = left;
             c->connections[left++] = *k;
         } else {
@@ -1802,16 +1603,6 @@ uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers)
                 }
             }
         }
-    }
-    for (number = 0; number < left; number++) {
-        mqqb_capture_connection *const k = &c->connections[number];
-        if ((k->flags & IS_HELD) != 0 && k->held_next != NONE) {
-            k->held_next = numbers[k->held_next];
-        }
-    }
-    if (c->held_first != NONE) {
-        c->held_first = numbers[c->held_first];
-        c->held_last = numbers[c->held_last];
     }
     c->connections_used = left;
     return left;
@@ -1842,7 +1633,6 @@ static int32_t read_record(mqqb_capture *c, view *v)
     status = c->format == IS_PCAPNG ? read_pcapng(c, in, room, v) : read_pcap(c, in, room, v);
     if (status == 0) {
         set_moment(c);
-        c->ahead = c->latest;
         if (c->size - c->next > FETCH_AHEAD) {
             fetch(in + FETCH_AHEAD, c->next - c->cursor);
         }
@@ -1878,7 +1668,7 @@ int32_t mqqb_capture_read(mqqb_capture *c)
             return answer(c, status);
         }
         if (c->order != NULL) {
-            c->ahead = c->order[c->cursor].moment;
+            read_routed(c, &v);
         } else if (c->cursor >= c->pause) {
             return answer(c, MQQB_CAPTURE_PAUSE);
         } else {
@@ -1889,13 +1679,6 @@ int32_t mqqb_capture_read(mqqb_capture *c)
             if (status != 0) {
                 return answer(c, status);
             }
-        }
-        if (is_due(c)) {
-            continue;
-        }
-        c->now = c->ahead;
-        if (c->order != NULL) {
-            read_routed(c, &v);
         }
         c->frame++;
         set_told(c, c->file, c->frame, c->time);
@@ -1928,6 +1711,6 @@ int32_t mqqb_capture_finish(mqqb_capture *c)
         }
         c->active = c->finished++;
         set_told(c, c->file, c->frame, c->time);
-        finish(&c->connections[c->active], MQQB_END_CAPTURE);
+        c->connections[c->active].ending = MQQB_END_CAPTURE + 1;
     }
 }

@@ -102,7 +102,6 @@ enum {
     MQQB_CAPTURE_CUT = 1 << 30,       /* in place of a link type: a frame's headers were not captured whole */
     MQQB_CAPTURE_WRAPPED,             /* the same: the frame is in a tunnel, VXLAN or GRE, or is a fragment of IP */
     MQQB_CAPTURE_WINDOW = 1000000000, /* ns: frames are out of order by so much at most */
-    MQQB_CAPTURE_FLOWS = 256,         /* directions of which the last bytes are remembered */
     MQQB_CAPTURE_INTERFACES = 256     /* of one section of a pcapng file */
 };
 
@@ -114,8 +113,7 @@ typedef struct {
     int64_t time;
     uint32_t file, frame;
     uint32_t sequence, size; /* TCP's number of the first byte; bytes */
-    uint32_t ack;            /* waits until the other direction has come so far, if waits is 1 */
-    uint32_t waits, next;
+    uint32_t next;
 } mqqb_capture_segment;
 
 /* One direction of a connection. */
@@ -123,8 +121,7 @@ typedef struct {
     uint64_t offset;            /* of the next byte: its place in the stream */
     uint32_t sequence, initial; /* TCP's number of the next byte, of the first byte */
     uint32_t flags;
-    uint32_t fin, heard;   /* TCP's number behind the last byte; what the other end has acknowledged last */
-    uint32_t acked, limit; /* the most that it has and that was not captured then; how much of it is given up next */
+    uint32_t fin, acked; /* TCP's number behind the last byte; behind what the other end has received for certain */
     uint32_t carry, carry_last, carry_size,
         need;                       /* segments of an incomplete packet, their bytes, how many it takes to go on */
     uint32_t pending, pending_size; /* segments that wait for what is before them */
@@ -140,10 +137,7 @@ typedef struct {
     mqqb_capture_direction direction[2];
     mqqb_capture_end end[2]; /* senders of the directions */
     uint32_t flags;          /* bit 0: a SYN was seen */
-    uint32_t ending;         /* a value of MQQB_KIND_END and 1, while what is left is given up */
-    int64_t held_at;         /* the moment since which it waits */
-    uint32_t held_next, held_file, held_frame,
-        spare; /* the next connection that waits; the frame that made this one wait */
+    uint32_t ending;         /* a value of MQQB_KIND_END and 1, while it is ending */
 } mqqb_capture_connection;
 
 /* Distinct strings of bytes. Entry number n, from 1, is bytes[end[n - 1]..end[n]); end[0] is 0. */
@@ -156,9 +150,7 @@ typedef struct {
 } mqqb_capture_dictionary;
 
 typedef struct {
-    uint64_t units; /* per second; if binary is 1: 2 to the power of units */
-    int64_t shift;  /* s */
-    uint32_t link, snap, binary;
+    uint32_t units, link; /* units of time per second; link type */
 } mqqb_capture_interface;
 
 /* A frame of TCP port 1801, to be read in the order of moments, or by the task that replays its connection. key: the same for all frames
@@ -173,13 +165,6 @@ typedef struct {
     uint32_t link, size, wire;
     uint32_t rank; /* caller: anything by which frames of the same moment are put in order */
 } mqqb_capture_routed;
-
-/* The last bytes of a direction that were routed. */
-typedef struct {
-    uint64_t key;
-    int64_t moment;
-    uint32_t sequence, spare;
-} mqqb_capture_flow;
 
 /* What mqqb_capture_gather puts before the bytes of a frame. */
 typedef struct {
@@ -214,16 +199,14 @@ typedef struct {
                  * fragment of IP), or of which too little was captured to tell whether they are of the protocol */
     uint32_t frame, connections_used, segments_used, segments_free, segments_spare;
     uint32_t started, format, swapped, interfaces_used; /* what the file's header said */
-    uint32_t active, drain_side, drain_progress, held_first, held_last, finished;
+    uint32_t active, drain_first, finished;
     uint32_t details, flushed;
     uint32_t unread_link; /* the link type of the first of those, MQQB_CAPTURE_CUT or MQQB_CAPTURE_WRAPPED */
     uint64_t next, label_used, packets_used;
-    int64_t latest, now,
-        ahead; /* the greatest time of the file; the moment of the frame that is read, of the next one */
+    int64_t latest; /* the greatest time of the file */
     uint64_t key, pair, managers[2];
     int64_t time;
-    int64_t moment; /* of the frame that is read */
-    mqqb_capture_flow flows[MQQB_CAPTURE_FLOWS];
+    int64_t moment;                 /* of the frame that is read */
     uint32_t set_back, spare;       /* 1: the clock was set back, and has not come to `latest` again */
     uint32_t told_file, told_frame; /* where rows are that tell what happens to a direction */
     int64_t told_time;
@@ -246,18 +229,19 @@ enum {
     MQQB_CAPTURE_BAD_END = -2,   /* the file ends inside the header, record or block that begins at cursor */
     MQQB_CAPTURE_BAD_SIZE = -3,  /* a record or block claims a size that it cannot have */
     MQQB_CAPTURE_BAD_BLOCK =
-        -4 /* a block is too short for what it is, has no byte order mark, or is of an unknown interface */
+        -4 /* a block is too short for what it is, has no byte order mark, is of an unknown interface, or obsolete, or has times
+              * in units that are not supported */
 };
 
 /* Before the first call of mqqb_capture_read. */
 void mqqb_capture_start(mqqb_capture *c);
 
-/* Read on in the file, or in `order`. Rows come in the order in which packets become complete; where TCP's acknowledgements tell that a segment
- * followed one of the other direction, it also does so here, whatever their order in the capture. */
+/* Read on in the file, or in `order`. Rows come in the order in which packets become complete. What one end has acknowledged was captured
+ * before that, or not at all. */
 int32_t mqqb_capture_read(mqqb_capture *c);
 
-/* After the last file: what waits is given up, and directions end. MQQB_CAPTURE_END_OF_FILE: this is done. Before the first call, `ahead`
- * is to be the last moment of the capture, and file, frame and time its last frame's, if only some of its frames were read. */
+/* After the last file: what waits is given up, and directions end. MQQB_CAPTURE_END_OF_FILE: this is done. Before the first call,
+ * file, frame and time are to be those of the capture's last frame, if only some of its frames were read. */
 int32_t mqqb_capture_finish(mqqb_capture *c);
 
 /* The file `file` goes: what waits in it moves to `out`, one piece behind the other, and refers to that from then on.

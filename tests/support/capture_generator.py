@@ -1632,28 +1632,16 @@ def _within_reach(capture: Capture, violation: Planted) -> bool:
     return True
 
 
-LATE_MAX = 64 << 10  # a SYN so far below the first bytes of a connection may be its own, captured late (mqqb_capture.c)
-
-
 def _ports_again(capture: Capture, begun: set[tuple[int, int]], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
     """Connections and directions that take ports of an earlier one and cannot be told from it: the SYN is not in the
-    capture, and their numbers lie behind those of the one before, as if that one sent again; or the SYN is there, right
-    below the first bytes of one before whose own is not, as if it were that one's, captured late."""
+    capture, and their numbers lie behind those of the one before, as if that one sent again."""
     found, used = set(), set()
-    first: dict[tuple[Any, ...], int] = {}  # of the connection before, without its SYN: the number of the first byte
     for connection in capture.connections:
         for direction in (0, 1):
             way = connection.number, direction
             ports = connection.addresses, connection.ports, direction
             if ports in used and way not in begun:
                 found.add(way)
-            zero = connection.initial[direction] + 1
-            if way in begun and (first.get(ports, zero - 1) - zero) % 2**32 <= LATE_MAX:
-                found |= {(connection.number, 0), (connection.number, 1)}
-            if way in begun:
-                first.pop(ports, None)
-            elif way in seen:
-                first[ports] = zero + capture.begins[way]
             if way in seen or way in begun:
                 used.add(ports)
     return found

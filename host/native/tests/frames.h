@@ -319,7 +319,6 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
             c->order = files[at].order;
             status = mqqb_capture_read(c);
         } else {
-            c->ahead = files[count - 1].order != NULL ? files[count - 1].end : c->ahead;
             status = mqqb_capture_finish(c);
         }
         if (status > 0) {

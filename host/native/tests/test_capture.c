@@ -45,19 +45,6 @@ static void opening(void)
     say(1, (uint32_t)-1, 0, SYN | ACK, NOTHING, 0);
 }
 
-/* Time goes by, then a frame comes that is nobody's. */
-static void pass_ms(uint32_t ms)
-{
-    clock_ms += ms;
-    record(&f, NOTHING, 0, 0);
-}
-
-/* So much that what waits has waited long enough. */
-static void pass_time(void)
-{
-    pass_ms(MQQB_CAPTURE_WINDOW / 1000000);
-}
-
 static size_t make_message(uint8_t *out, size_t body)
 {
     const message m = {.user_flags = DQ_DIRECT | DM_RECOVERABLE | TH,
@@ -383,140 +370,164 @@ static void test_older_connections(void)
     CHECK_EQ(K(DIRECTION)[0], 1);
 }
 
-static void test_holes(void)
+enum { M = 224, STEPS = 8, OPENED = 1, ALL = 2 }; /* M: bytes of the message */
+
+/* Segments of a connection: the message, as much as there is room for; or its rest, where the numbers fit. */
+typedef struct {
+    uint8_t side, flags;
+    uint32_t at, ack, size;
+} segment;
+
+static void test_conversations(void)
 {
-    const size_t size = make_message(stream, 5);
-    uint32_t i;
+    static const struct {
+        const char *what, *kinds; /* of direction 0, or, with ALL, of both */
+        unsigned how;             /* OPENED: behind two SYNs */
+        segment steps[STEPS];
+        uint32_t kind, value, connections; /* of the first row of this kind: the size, or the status of an END */
+    } cases[] = {
+        {"a hole that an acknowledgement tells", "847A", 1, {{0, ACK, 0, 0, M}, {1, ACK, 0, 400, M}}, HOLE, 400 - M, 1},
+        {"in two parts, of which others are behind the second",
+         "84774A",
+         1,
+         {{0, ACK, 0, 0, M}, {0, ACK, 500, 0, M}, {1, ACK, 0, 450, M}, {1, ACK, M, 700, 0}},
+         HOLE,
+         450 - M,
+         1},
+        {"a FIN behind it", "847A", 1, {{0, ACK, 0, 0, M}, {0, ACK | FIN, 400, 0, 0}}, END, MQQB_END_FIN, 1},
+        {"a FIN twice",
+         "847A",
+         1,
+         {{0, ACK, 0, 0, M}, {0, ACK | FIN, 400, 0, 0}, {0, ACK | FIN, 400, 0, 0}},
+         HOLE,
+         400 - M,
+         1},
+        {"the rest of a packet",
+         "874A",
+         1,
+         {{0, ACK, 0, 0, 100}, {0, ACK, 120, 0, M - 120}, {0, ACK, M, 0, M}},
+         HOLE,
+         20,
+         1},
+        {"one byte", "8474A", 1, {{0, ACK, 0, 0, M}, {0, ACK, M + 1, 0, M}, {1, ACK, 0, M + 1, M}}, HOLE, 1, 1},
+        {"acknowledged nonsense, and a FIN that is not there",
+         "844AA",
+         3,
+         {{0, ACK, 0, 0, M}, {1, ACK, 0, 1u << 28, M}, {1, ACK, M, M + 1, 0}, {0, ACK, M + 1, M, 0}},
+         BEGIN,
+         0,
+         1},
+        {"the hole comes before what acknowledged its bytes",
+         "8744AA",
+         3,
+         {{1, ACK, 0, 100, M}, {0, ACK, 100, M, M}},
+         HOLE,
+         100,
+         1},
+        {"what comes late is known already", "87A", 1, {{1, ACK, 0, M, M}, {0, ACK, 0, 0, M}}, HOLE, M, 1},
+        {"the sender has sent more: an acknowledgement",
+         "847A",
+         1,
+         {{0, ACK, 0, 0, M}, {0, ACK, M + 20, 0, 0}},
+         HOLE,
+         20,
+         1},
+        {"a reset", "847A", 1, {{0, ACK, 0, 0, M}, {0, RST, M + 20, 0, 0}}, HOLE, 20, 1},
+        {"not so much more", "8A", 1, {{0, ACK, (16u << 20) + 1, 0, 0}}, BEGIN, 0, 1},
+        {"a reset",
+         "84AA",
+         3,
+         {{0, ACK, 0, 0, M}, {0, ACK, M, 0, 20}, {0, RST, M + 20, 0, 0}, {0, RST, M + 20, 0, 0}},
+         END,
+         MQQB_END_RST,
+         1},
+        {"a reset in an empty one", "8AA", 3, {{1, RST, 0, 0, 0}}, END, MQQB_END_RST, 1},
+        {"another one takes its place",
+         "8474AA894A",
+         3,
+         {{0, ACK, 0, 0, M},
+          {0, ACK, 500, 0, M},
+          {0, SYN, 1 << 20, 0, 0},
+          {0, SYN, 1 << 20, 0, 0},
+          {0, ACK, (1 << 20) + 1, 0, M}},
+         END,
+         MQQB_END_REPLACED,
+         2},
+        {"the end of the capture", "84AA", 3, {{0, ACK, 0, 0, M}}, END, MQQB_END_CAPTURE, 1},
+        {"the answer to a SYN was captured first",
+         "8AA",
+         2,
+         {{1, SYN | ACK, -1u, 0, 0}, {0, SYN, -1u, 0, 0}},
+         BEGIN,
+         0,
+         1},
+        {"the SYN is not there",
+         "844AA",
+         2,
+         {{1, SYN | ACK, -1u, 0, 0}, {0, ACK, M, 0, M}, {0, ACK, 0, 0, M}},
+         BEGIN,
+         0,
+         1},
+        {"a SYN with the number of the one before, and another answer",
+         "84AA84AA",
+         3,
+         {{0, ACK, 0, 0, M}, {0, SYN, -1u, 0, 0}, {1, SYN | ACK, 1 << 20, 0, 0}, {0, ACK, 0, (1 << 20) + 1, M}},
+         BEGIN,
+         0,
+         2},
+        {"bytes that are sent again",
+         "84AA",
+         3,
+         {{0, ACK, 0, 0, M}, {0, ACK, M - (17u << 20), 0, 0}, {0, ACK, M - (16u << 20), 0, M}},
+         BEGIN,
+         0,
+         1},
+        {"bytes of another connection without SYNs",
+         "84AA994A",
+         3,
+         {{0, ACK, 0, 0, M}, {0, ACK, M - (16u << 20) - 1, 0, M}},
+         BEGIN,
+         0,
+         2},
+        {"a SYN behind bytes of the other end", "94A8A", 2, {{1, 0, 0, 0, M}, {0, SYN, -1u, 0, 0}}, BEGIN, 0, 2},
+        {"a SYN behind bytes without one", "94A8A", 2, {{0, 0, 100, 0, M}, {0, SYN, -1u, 0, 0}}, BEGIN, 0, 2},
+    };
 
-    for (int late = 0; late < 2; late++) { /* told by an acknowledgement, of the last, and of one before others */
-        opening();
-        say(0, 0, 0, ACK, stream, size);
-        if (late) {
-            say(0, 500, 0, ACK, stream, size);
-        }
-        say(1, 0, late ? 450 : 400, ACK, stream, size);
-        pass_time();
-        say(1, (uint32_t)size, 500, ACK, NOTHING, 0);
-        say(1, (uint32_t)size, 500, ACK, NOTHING, 0);
-        finish();
-        CHECK_KINDS(0, late ? "84774A" : "8477A");
-        CHECK_KINDS(1, "4A");
-        i = row_of(HOLE);
-        CHECK_EQ(S(OFFSET)[i], size);
-        CHECK_EQ(S(TOTAL_SIZE)[i], (late ? 450 : 400) - size);
-    }
-    opening(); /* missing at the end: FIN tells */
-    say(0, 0, 0, ACK, stream, size);
-    say(0, 400, 0, ACK | FIN, NOTHING, 0);
-    say(0, 400, 0, ACK | FIN, NOTHING, 0);
-    finish();
-    CHECK_KINDS(0, "847A");
-    CHECK_EQ(S(STATUS)[row_of(END)], MQQB_END_FIN);
-    opening(); /* a packet of which the rest is missing */
-    say(0, 0, 0, ACK, stream, 100);
-    say(0, 120, 0, ACK, stream + 120, size - 120);
-    say(0, (uint32_t)size, 0, ACK, stream, size);
-    finish();
-    CHECK_KINDS(0, "874A");
-    CHECK_EQ(S(OFFSET)[1], 100);
-    CHECK_EQ(S(TOTAL_SIZE)[1], 20);
-    opening(); /* one byte, and others behind it */
-    say(0, 0, 0, ACK, stream, size);
-    say(0, (uint32_t)size + 1, 0, ACK, stream, size);
-    say(1, 0, (uint32_t)size + 1, ACK, stream, size);
-    finish();
-    CHECK_KINDS(-1, "84744AA");
-    opening(); /* acknowledged: nonsense; a FIN that was not captured */
-    say(0, 0, 0, ACK, stream, size);
-    say(1, 0, 1u << 28, ACK, stream, size);
-    say(1, (uint32_t)size, (uint32_t)size + 1, ACK, NOTHING, 0);
-    record(&f, frame, put_tcp(frame, 0, 1, 50000, 5001 + (uint32_t)size, 0, ACK, NOTHING, 0), 40);
-    finish();
-    CHECK_KINDS(-1, "844AA");
-}
-
-static void test_waiting_for_the_other_direction(void)
-{
-    const size_t size = make_message(stream, 5);
-
-    opening(); /* the acknowledgement was captured first */
-    say(1, 0, (uint32_t)size, ACK, stream, size);
-    say(1, 0, (uint32_t)size, ACK, stream, size);
-    say(0, 0, 0, ACK, stream, size);
-    finish();
-    CHECK_KINDS(-1, "844AA");
-    CHECK_EQ(K(DIRECTION)[1], 0);
-    for (int first = 0; first < 2; first++) { /* each waits for the other */
-        opening();
-        say(first, 0, (uint32_t)size, ACK, stream, size);
-        clock_ms += (uint32_t)first;
-        say(1 - first, 0, (uint32_t)size, ACK, stream, size);
-        finish();
-        CHECK_KINDS(-1, "844AA");
-        CHECK_EQ(K(DIRECTION)[1], first);
-    }
-    opening(); /* the first one was captured last */
-    say(0, 0, (uint32_t)size, ACK, stream, size);
-    clock_ms--;
-    say(1, 0, (uint32_t)size, ACK, stream, size);
-    clock_ms++;
-    finish();
-    CHECK_KINDS(-1, "844AA");
-    CHECK_EQ(K(DIRECTION)[1], 1);
-    for (uint32_t behind = 0; behind < 2; behind++) { /* also where the number of the acknowledgement is 0 */
-        const uint32_t number = behind - (uint32_t)size;
+    CHECK_EQ(make_message(stream, 5), M);
+    for (unsigned i = 0; i < LENGTH(cases); i++) {
+        uint32_t row;
         pcap(&f, 101, 0, 0);
-        record(&f, frame, put_tcp(frame, 0, 0, 50000, 99, 0, SYN, NOTHING, 0), 40);
-        record(&f, frame, put_tcp(frame, 0, 1, 50000, number - 1, 100, SYN | ACK, NOTHING, 0), 40);
-        for (uint32_t side = 0; side < 2; side++) {
-            const uint32_t at = side == 0 ? 100 : number, answered = side == 0 ? behind : 100;
-            const size_t n = put_tcp(frame, 0, side, 50000, at, answered, ACK, stream, size);
-            record(&f, frame, n, n);
+        if ((cases[i].how & OPENED) != 0) {
+            opening();
+        }
+        for (const segment *s = cases[i].steps; s < cases[i].steps + STEPS && (s->flags | s->size) != 0; s++) {
+            say(s->side, s->at, s->ack, s->flags, stream + (s->at + s->size == M ? s->at : 0), s->size);
         }
         finish();
-        CHECK_KINDS(-1, "844AA");
-        CHECK_EQ(K(DIRECTION)[1], 1);
+        run.name = cases[i].what;
+        CHECK_KINDS((cases[i].how & ALL) != 0 ? -1 : 0, cases[i].kinds);
+        row = row_of(cases[i].kind);
+        CHECK_EQ(cases[i].kind == END ? S(STATUS)[row] : S(TOTAL_SIZE)[row], cases[i].value);
+        CHECK_EQ(r->c.connections_used, cases[i].connections);
     }
-    for (int first = 0; first < 2; first++) { /* in different files */
-        file both[2];
-        opening();
-        say(first, 0, (uint32_t)size, ACK, stream, size);
-        both[0] = f;
-        f.data = NULL;
-        f.room = 0;
+    for (uint32_t answer = 0; answer < 2;
+         answer++) { /* direction 0 is of the end that opened it, here the higher one */
         pcap(&f, 101, 0, 0);
-        say(1 - first, 0, (uint32_t)size, ACK, stream, size);
-        both[1] = f;
-        read_files(r, both, 2, 0, 1, 0, 0);
-        CHECK_KINDS(-1, "844AA");
-        CHECK_EQ(K(DIRECTION)[1], first);
-        CHECK_EQ(K(FILE)[2], 1);
-        free(both[0].data);
-    }
-    for (int side = 0; side < 2; side++) { /* what is missing since later is given up later */
-        opening();
-        say(side, 0, 100, ACK, stream, size);
-        pass_ms(600);
-        say(side, (uint32_t)size, 200, ACK, stream, size);
-        pass_ms(600);
-        say(1 - side, 100, 0, ACK, stream, 100);
+        say(answer ? 0 : 1, (uint32_t)-1, 0, answer ? SYN | ACK : SYN, NOTHING, 0);
         finish();
-        CHECK_KINDS(-1, "8744AA");
-        CHECK_EQ(S(TOTAL_SIZE)[1], 100);
+        CHECK_KINDS(-1, "8A");
+        CHECK_EQ(K(DIRECTION)[0], answer);
     }
-    pcap(&f, 101, 0, 0); /* two connections wait at once */
-    for (uint32_t port = 50000; port < 50002; port++) {
-        for (int side = 0; side < 2; side++) {
-            record(&f, frame, put_tcp(frame, 0, side, port, 0, 1, side == 0 ? SYN : SYN | ACK, NOTHING, 0), 40);
+    for (unsigned before = 0; before < 40; before++) { /* whatever row is the last of a batch */
+        opening();
+        for (unsigned i = 0; i < before; i++) {
+            say(0, i * M, 0, ACK, stream, M);
         }
+        say(0, before * M, 0, ACK | FIN, NOTHING, 0);
+        finish();
+        CHECK_EQ(r->rows, before + 3);
+        CHECK_EQ(S(KIND)[before + 1], END);
     }
-    for (uint32_t port = 50000; port < 50002; port++) {
-        const size_t n = put_tcp(frame, 0, 1, port, 1, 101, ACK, stream, size);
-        record(&f, frame, n, n);
-    }
-    pass_time();
-    finish();
-    CHECK_KINDS(-1, "887474AAAA");
 }
 
 static void test_a_gap_larger_than_a_window(void)
@@ -540,190 +551,6 @@ static void test_a_gap_larger_than_a_window(void)
     finish();
     CHECK_EQ(strlen(kinds(0)), 150 + 2);
     CHECK_EQ(strspn(kinds(0) + 1, "4"), 150);
-}
-
-static void test_how_connections_end(void)
-{
-    const size_t size = make_message(stream, 5);
-
-    opening();
-    say(0, 0, 0, ACK, stream, size);
-    say(0, (uint32_t)size + 20, 0, RST, NOTHING, 0);
-    say(0, (uint32_t)size, 0, ACK, stream, 20);
-    pass_time();
-    say(0, (uint32_t)size + 20, 0, RST, NOTHING, 0);
-    pass_time();
-    finish();
-    CHECK_KINDS(-1, "84AA");
-    CHECK_EQ(S(STATUS)[2], MQQB_END_RST);
-    CHECK_EQ(S(TOTAL_SIZE)[2], 20);
-    opening(); /* another one takes its place, and ends with the capture */
-    say(0, 0, 0, ACK, stream, size);
-    say(0, 500, 0, ACK, stream, size);
-    say(0, 1 << 20, 0, SYN, NOTHING, 0);
-    say(0, 1 << 20, 0, SYN, NOTHING, 0);
-    say(0, (1 << 20) + 1, 0, ACK, stream, size);
-    finish();
-    CHECK_KINDS(-1, "8474AA894A");
-    CHECK_EQ(r->c.connections_used, 2);
-    CHECK_EQ(S(STATUS)[4], MQQB_END_REPLACED);
-    CHECK_EQ(S(STATUS)[r->rows - 1], MQQB_END_CAPTURE);
-    for (unsigned before = 0; before < 40; before++) { /* whatever row is the last of a batch */
-        opening();
-        for (unsigned i = 0; i < before; i++) {
-            say(0, i * (uint32_t)size, 0, ACK, stream, size);
-        }
-        say(0, before * (uint32_t)size, 0, ACK | FIN, NOTHING, 0);
-        finish();
-        CHECK_EQ(r->rows, before + 3);
-        CHECK_EQ(S(KIND)[before + 1], END);
-    }
-    opening(); /* what is captured soon behind a reset, though something else is given up meanwhile */
-    say(0, 0, 0, ACK, stream, size);
-    say(0, (uint32_t)size + 10, 0, ACK, NOTHING, 0);
-    pass_ms(MQQB_CAPTURE_WINDOW / 1000000 - 1);
-    say(0, 2 * (uint32_t)size + 10, 0, RST, NOTHING, 0);
-    pass_ms(1);
-    say(0, (uint32_t)size + 10, 0, ACK, stream, size);
-    pass_time();
-    finish();
-    CHECK_KINDS(0, "8474A");
-    CHECK_EQ(S(TOTAL_SIZE)[row_of(HOLE)], 10);
-    opening(); /* a reset that nothing follows */
-    say(1, 0, 0, RST, NOTHING, 0);
-    finish();
-    CHECK_KINDS(-1, "8AA");
-    CHECK_EQ(S(STATUS)[1], MQQB_END_RST);
-}
-
-/* A segment without bytes shows how far its sender is. */
-static void test_that_a_sender_has_sent_more(void)
-{
-    const size_t size = make_message(stream, 5);
-    const uint32_t flags[] = {ACK, RST, ACK | FIN};
-    size_t n;
-
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-        opening();
-        say(0, 0, 0, ACK, stream, size);
-        say(0, (uint32_t)size + 20, 0, flags[i], NOTHING, 0);
-        say(0, (uint32_t)size + 10, 0, ACK, NOTHING, 0);
-        pass_time();
-        say(1, 0, 0, ACK, stream, size);
-        finish();
-        CHECK_KINDS(0, "847A");
-        CHECK_EQ(S(TOTAL_SIZE)[row_of(HOLE)], 20);
-        CHECK(row_of(HOLE) < r->rows - 3);
-    }
-    opening(); /* it goes on while that is waited for, and an older one of them is captured last */
-    say(0, 0, 0, ACK, stream, size);
-    say(0, (uint32_t)size + 10, 0, ACK, NOTHING, 0);
-    say(0, (uint32_t)size + 30, 0, ACK, NOTHING, 0);
-    say(0, (uint32_t)size + 20, 0, ACK, NOTHING, 0);
-    pass_time();
-    pass_time();
-    finish();
-    CHECK_KINDS(0, "8477A");
-    CHECK_EQ(S(TOTAL_SIZE)[row_of(HOLE)], 10);
-    CHECK_EQ(S(TOTAL_SIZE)[row_of(HOLE) + 1], 20);
-    opening(); /* the frames were captured in another order */
-    say(0, (uint32_t)size, 0, ACK, NOTHING, 0);
-    say(0, 0, 0, ACK, stream, size);
-    pass_time();
-    finish();
-    CHECK_KINDS(0, "84A");
-    opening(); /* its last bytes were cut off */
-    n = tcp(0, 0, 0, ACK | FIN, stream, size);
-    record(&f, frame, n - 10, n);
-    finish();
-    CHECK_KINDS(0, "87A");
-    opening(); /* no connection is so far ahead */
-    say(0, (16u << 20) + 1, 0, ACK, NOTHING, 0);
-    pass_time();
-    finish();
-    CHECK_KINDS(0, "8A");
-}
-
-static void test_whose_syn(void)
-{
-    const size_t size = make_message(stream, 5);
-
-    pcap(&f, 101, 0, 0); /* the answer was captured first */
-    say(1, (uint32_t)-1, 0, SYN | ACK, NOTHING, 0);
-    say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
-    finish();
-    CHECK_KINDS(-1, "8AA");
-    CHECK_EQ(K(DIRECTION)[0], 1);
-    for (uint32_t answer = 0; answer < 2;
-         answer++) { /* direction 0 is of the end that opened it, here the higher one */
-        pcap(&f, 101, 0, 0);
-        say(answer ? 0 : 1, (uint32_t)-1, 0, answer ? SYN | ACK : SYN, NOTHING, 0);
-        finish();
-        CHECK_KINDS(-1, "8A");
-        CHECK_EQ(K(DIRECTION)[0], answer);
-    }
-    for (uint32_t late = 0; late < 2; late++) { /* its SYN is not there, or comes behind its bytes */
-        pcap(&f, 101, 0, 0);
-        say(1, (uint32_t)-1, 0, SYN | ACK, NOTHING, 0);
-        say(0, (uint32_t)size, 0, ACK, stream, size);
-        if (late) {
-            say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
-        }
-        say(0, 0, 0, ACK, stream, size);
-        finish();
-        CHECK_KINDS(-1, "844AA");
-        CHECK_EQ(r->c.connections_used, 1);
-    }
-    opening(); /* its SYN has the number of the one before, and only what answers it tells them apart */
-    say(0, 0, 0, ACK, stream, size);
-    say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
-    say(1, 1 << 20, 0, SYN | ACK, NOTHING, 0);
-    say(0, 0, (1 << 20) + 1, ACK, stream, size);
-    finish();
-    CHECK_KINDS(-1, "84AA84AA");
-    CHECK_EQ(r->c.connections_used, 2);
-    for (uint32_t far = 0; far < 2; far++) { /* bytes that are sent again, or of another one whose SYNs are not there */
-        opening();
-        say(0, 0, 0, ACK, stream, size);
-        say(0, (uint32_t)size - (17u << 20), 0, ACK, NOTHING, 0);
-        say(0, (uint32_t)size - (16u << 20) - far, 0, ACK, stream, size);
-        finish();
-        CHECK_KINDS(-1, far ? "84AA994A" : "84AA");
-        CHECK_EQ(r->c.connections_used, 1 + far);
-    }
-    pcap(&f, 101, 0, 0); /* of the connection before, only the other end was captured */
-    say(1, 0, 1 << 25, ACK, stream, size);
-    say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
-    finish();
-    CHECK_EQ(r->c.connections_used, 2);
-    pcap(&f, 101, 0, 0); /* that one acknowledged nothing */
-    say(1, 0, 0, 0, stream, size);
-    say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
-    say(1, (uint32_t)-1, 0, SYN | ACK, NOTHING, 0);
-    finish();
-    CHECK_EQ(r->c.connections_used, 1);
-    CHECK_KINDS(0, "8A");
-    for (uint32_t far = 0; far < 2;
-         far++) { /* bytes that follow it were captured first; or they are of the one before */
-        pcap(&f, 101, 0, 0);
-        say(0, (64u << 10) + far, 0, 0, stream, size);
-        say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
-        finish();
-        CHECK_EQ(r->c.connections_used, 1 + far);
-    }
-    for (uint32_t reset = 0; reset < 2; reset++) { /* the one before, whose beginning was not captured, was reset */
-        pcap(&f, 101, 0, 0);
-        say(0, 100, 0, ACK, stream, size);
-        say(1, 0, 0, reset ? RST : 0, NOTHING, 0);
-        say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
-        finish();
-        CHECK_EQ(r->c.connections_used, 1 + reset);
-    }
-    pcap(&f, 101, 0, 0); /* the one before, whose beginning was not captured, has come to its end */
-    say(0, 100, 0, ACK | FIN, stream, size);
-    say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
-    finish();
-    CHECK_EQ(r->c.connections_used, 2);
 }
 
 static void test_all_columns(void)
@@ -1053,35 +880,6 @@ static void test_moments(void)
     for (unsigned i = 0; i < LENGTH(times); i++) {
         CHECK_EQ(ms_of(routed[i].time), times[i]);
         CHECK_EQ(ms_of(routed[i].moment), moments[i]);
-    }
-}
-
-/* It was set back, too, where later bytes of a direction have an earlier time. */
-static void test_a_clock_that_was_set_back_a_little(void)
-{
-    static const struct {
-        uint32_t side, at, time, moment;
-    } frames[] = {
-        {0, 100, 1000, 1000}, {1, 500, 1030, 1030},
-        {0, 50, 900, 900},  /* out of order */
-        {0, 200, 980, 980}, /* by less than counts */
-        {0, 300, 959, 1030},  {0, 250, 960, 1030},
-        {1, 100, 1029, 1030}, /* until it comes to the same time again */
-        {1, 200, 1030, 1030}, {1, 100, 990, 990},
-        {0, 400, 1100, 1100}, {0, (20u << 20), 1000, 1000}, /* another connection's */
-        {0, 100, 900, 900},
-    };
-    const uint32_t before = clock_ms;
-
-    pcap(&f, 101, 0, 0);
-    for (unsigned i = 0; i < LENGTH(frames); i++) {
-        clock_ms = frames[i].time;
-        say(frames[i].side, frames[i].at, 0, ACK, stream, 20);
-    }
-    clock_ms = before;
-    CHECK_EQ(route_all(), LENGTH(frames));
-    for (unsigned i = 0; i < LENGTH(frames); i++) {
-        CHECK_EQ(ms_of(routed[i].moment), frames[i].moment);
     }
 }
 
@@ -1463,14 +1261,9 @@ static void test_pcapng(void)
         {{0}, 4, 5, 5000},
         {{9, 0, 1, 0, 9}, 8, 1700000000000000005, 1700000000000000005},
         {{9, 0, 1, 0, 0}, 8, 17, 17000000000},
-        {{9, 0, 1, 0, 10}, 8, 50, 5},
-        {{9, 0, 1, 0, 100}, 8, 10000000000, 1},
-        {{9, 0, 1, 0, 0x8A}, 8, 2048 + 512, 2500000000},
-        {{9, 0, 1, 0, 0xA8}, 8, (uint64_t)5 << 39, 2500000000},
-        {{9, 0, 1, 0, 0xC1}, 8, (uint64_t)1 << 63, 250000000},
-        {{9, 0, 1, 0, 0xFF}, 8, (uint64_t)1 << 63, 0},
-        {{14, 0, 8, 0, 2, 0, 0, 0, 0, 0, 0, 0}, 12, 1000000, 3000000000},
-        {{14, 0, 4, 0, 2, 0, 0, 0}, 8, 1000000, 1000000000},
+        {{9, 0, 1, 0, 10}, 8, 50, -1},
+        {{9, 0, 1, 0, 0x8A}, 8, 2048 + 512, -1},
+        {{14, 0, 8, 0, 2, 0, 0, 0, 0, 0, 0, 0}, 12, 1000000, -1},
         {{9, 0, 0, 0}, 4, 1000000, 1000000000},
         {{9, 0, 1, 0}, 4, 1000000, 1000000000},
         {{9, 0, 1, 0, 9}, 5, 1, 1},
@@ -1486,9 +1279,6 @@ static void test_pcapng(void)
                 options[at] = 0;
                 options[at + 3] = cases[i].options[at + 2];
                 options[at + 2] = 0;
-                if (options[at + 1] == 14 && options[at + 3] == 8) {
-                    be(options + at + 4, 2, 8);
-                }
             }
             f.size = 0;
             section(&f, !swapped);
@@ -1497,9 +1287,9 @@ static void test_pcapng(void)
             (void)tcp(0, 0, 0, 0, stream, put_internal(stream, 3));
             enhanced(0, cases[i].moment, 72, 72);
             read_files(r, &f, 1, 0, 1, 0, 1);
-            CHECK_EQ(r->error[0], 0);
-            CHECK_KINDS(-1, "92A");
-            CHECK_EQ(r->time[1], cases[i].time);
+            CHECK_EQ(r->error[0], cases[i].time < 0 ? MQQB_CAPTURE_BAD_BLOCK : 0);
+            CHECK_KINDS(-1, cases[i].time < 0 ? "" : "92A");
+            CHECK_EQ(r->time[1], cases[i].time < 0 ? r->time[1] : cases[i].time);
         }
         for (size_t size = 28; size < f.size; size++) {
             const file part = {.data = f.data, .size = size};
@@ -1518,61 +1308,14 @@ static void test_pcapng(void)
     }
 }
 
-static void test_blocks_of_packets(void)
-{
-    uint8_t body[200] = {0};
-    size_t n;
-
-    f.size = 0;
-    section(&f, 0);
-    interface_block(147, 60, NOTHING, 0);
-    interface_block(101, 0, NOTHING, 0);
-    block(&f, 5, body, 8);
-    n = tcp(0, 0, 0, 0, stream, put_internal(stream, 3));
-    memcpy(body + 20, frame, n);
-    le(body, 1, 2); /* packet block: interface, drops; sizes less than there are bytes */
-    le(body + 12, n - 2, 4);
-    le(body + 16, n, 4);
-    block(&f, 2, body, 20 + n);
-    finish();
-    CHECK_KINDS(-1, "9A");
-    CHECK_EQ(S(TOTAL_SIZE)[1], 30);
-    f.size = 0;
-    section(&f, 0);
-    interface_block(101, 60, NOTHING, 0);
-    memcpy(body + 4, frame, n);
-    le(body, n, 4);
-    block(&f, 3, body, 4 + n);
-    finish();
-    CHECK_KINDS(-1, "9A");
-    CHECK_EQ(S(TOTAL_SIZE)[1], 20);
-    f.size = 0;
-    section(&f, 0);
-    interface_block(101, 0, NOTHING, 0);
-    block(&f, 3, body, 4 + n);
-    finish();
-    CHECK_KINDS(-1, "92A");
-    f.size = 0;
-    section(&f, 0);
-    interface_block(101, (uint32_t)n, NOTHING, 0);
-    le(body, n - 1, 4);
-    block(&f, 3, body, 4 + n);
-    le(body, n, 4);
-    block(&f, 3, body, 4 + n);
-    finish();
-    CHECK_KINDS(-1, "92A");
-}
-
 static void test_blocks_that_cannot_be(void)
 {
     static const struct {
         uint8_t kind, size;
         int32_t error;
     } cases[] = {
-        {1, 4, MQQB_CAPTURE_BAD_BLOCK},  {3, 0, MQQB_CAPTURE_BAD_BLOCK},
-        {6, 16, MQQB_CAPTURE_BAD_BLOCK}, {2, 16, MQQB_CAPTURE_BAD_BLOCK},
-        {3, 8, MQQB_CAPTURE_BAD_BLOCK},  {6, 24, MQQB_CAPTURE_BAD_BLOCK},
-        {2, 24, MQQB_CAPTURE_BAD_BLOCK}, {7, 0, 0},
+        {1, 4, MQQB_CAPTURE_BAD_BLOCK},  {3, 40, MQQB_CAPTURE_BAD_BLOCK}, {6, 16, MQQB_CAPTURE_BAD_BLOCK},
+        {6, 24, MQQB_CAPTURE_BAD_BLOCK}, {2, 40, MQQB_CAPTURE_BAD_BLOCK}, {7, 0, 0},
     };
     const uint8_t body[40] = {0};
 
@@ -1690,40 +1433,6 @@ static void test_what_is_forgotten(void)
     }
 }
 
-/* What waits for the other direction stays, whatever is wished. */
-static void test_what_is_not_forgotten(void)
-{
-    file first;
-    const size_t size = make_message(stream, 1000);
-    size_t n;
-
-    pcap(&f, 101, 0, 0);
-    for (uint32_t port = 1; port < 4; port++) {
-        n = put_tcp(frame, 0, 0, port, 1, 1, ACK, stream, size);
-        record(&f, frame, n, n);
-        if (port != 2) { /* more than was captured is acknowledged */
-            n = put_tcp(frame, 0, 1, port, 1, 1 + 2 * (uint32_t)size, ACK, NOTHING, 0);
-            record(&f, frame, n, n);
-        }
-    }
-    first = next_file();
-    for (uint32_t port = 1; port < 4; port++) {
-        n = put_tcp(frame, 0, 0, port, 1 + (uint32_t)size, 1, ACK, stream, size);
-        record(&f, frame, n, n);
-    }
-    for (uint32_t side = 0; side < 2; side++) { /* another one begins to wait */
-        n = put_tcp(frame, 0, side, 4, 1, 1 + 2 * (uint32_t)size, ACK, stream, side == 0 ? size : 0);
-        record(&f, frame, n, n);
-    }
-    pass_time();
-    n = put_tcp(frame, 0, 0, 4, 1 + 2 * (uint32_t)size, 1, ACK, stream, size);
-    record(&f, frame, n, n);
-    finish_behind(&first, MQQB_CAPTURE_FORGET);
-    CHECK_EQ(r->c.connections_used, 4);
-    CHECK_KINDS(0, "94949449449474AAAA");
-    free(first.data);
-}
-
 int main(int argc, char **argv)
 {
     seed_random(argc, argv, 20261121);
@@ -1739,14 +1448,9 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_another_protocol);
     RUN("mqqb_capture.h", test_what_is_wrapped);
     RUN("B-168 B-429", test_older_connections);
-    RUN("mqqb_capture.h", test_holes);
-    RUN("mqqb_capture.h", test_waiting_for_the_other_direction);
+    RUN("mqqb_capture.h", test_conversations);
     RUN("mqqb_capture.h", test_a_gap_larger_than_a_window);
-    RUN("mqqb_capture.h", test_how_connections_end);
-    RUN("mqqb_capture.h", test_that_a_sender_has_sent_more);
-    RUN("mqqb_capture.h", test_whose_syn);
     RUN("mqqb_capture.h", test_what_is_forgotten);
-    RUN("mqqb_capture.h", test_what_is_not_forgotten);
     RUN("wire.md 2.2 2.4 2.5 5", test_all_columns);
     RUN("B-431", test_labels);
     RUN("mqqb_capture.h", test_tables_that_are_full);
@@ -1756,7 +1460,6 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_parts);
     RUN("mqqb_capture.h", test_routed);
     RUN("mqqb_capture.h", test_moments);
-    RUN("mqqb_capture.h", test_a_clock_that_was_set_back_a_little);
     RUN("mqqb_capture.h", test_sums_of_addresses);
     RUN("mqqb_capture.h", test_links);
     RUN("mqqb_capture.h", test_pings);
@@ -1765,7 +1468,6 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_headers_of_ipv6);
     RUN("mqqb_capture.h", test_pcap_in_all_its_forms);
     RUN("mqqb_capture.h", test_pcapng);
-    RUN("mqqb_capture.h", test_blocks_of_packets);
     RUN("mqqb_capture.h", test_blocks_that_cannot_be);
     free(f.data);
     free(r);

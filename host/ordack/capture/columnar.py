@@ -360,7 +360,7 @@ class _Reader:
     def end(self, finish: bool) -> Iterator[Batch]:
         c = self._decoder.c
         if finish:
-            c.ahead = c.time = self._decoder.latest
+            c.time = self._decoder.latest
             yield from self._run(lib.mqqb_capture_finish)
         if c.rows:
             yield self._batch()

@@ -23,7 +23,10 @@ _ERRORS = {
     lib.MQQB_CAPTURE_BAD_MAGIC: "neither pcap nor pcapng",
     lib.MQQB_CAPTURE_BAD_END: "the file ends inside the record that begins there",
     lib.MQQB_CAPTURE_BAD_SIZE: "a record claims a size that it cannot have",
-    lib.MQQB_CAPTURE_BAD_BLOCK: "a block is too short, has no byte order mark or no end, or is of an unknown interface",
+    lib.MQQB_CAPTURE_BAD_BLOCK: (
+        "a block is too short, has no byte order mark or no end, is of an unknown interface or an obsolete kind, or "
+        "has times in units that are not supported: editcap -F pcap writes the file anew"
+    ),
 }
 
 
