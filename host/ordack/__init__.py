@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ordack.api.aio import AsyncClient
-    from ordack.api.receiving import Cursor, Empty, Received, Receiving, Reject
     from ordack.api.remote import StoreUnreachable
     from ordack.broker.message import Message
     from ordack.broker.sending import Letter, Sent
-    from ordack.client import Client, Queue, Transaction
+    from ordack.client import Client, Cursor, Empty, Queue, Received, Receiving, Reject, Transaction
     from ordack.config.config import TlsFiles
     from ordack.config.names import BadName
     from ordack.formatters import Body, BodyError
@@ -64,7 +63,6 @@ _MODULES = (
     "formatters",
     "broker.message",
     "config.names",
-    "api.receiving",
     "broker.sending",
     "store",
     "store.queues",

@@ -15,16 +15,17 @@ for that. `Reject` raised in the block tells the sender that nobody will receive
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Unpack
+from types import TracebackType
+from typing import Any, TypedDict, Unpack
 
 from mqqb import confirm
 from mqqb.guid_names import PrivateQueueFormatNameId
 
 from ordack.api.reads import Here, Turn
-from ordack.api.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
 from ordack.api.remote import Access, Home, There, address_of
 from ordack.broker import outcome
 from ordack.broker.commits import AS_CONFIGURED, Commit, Current, Direct, Emptying, Order, Wanted, deletable
@@ -42,6 +43,210 @@ from ordack.store.schema import PRIVATE
 __all__ = [
     "Client", "Cursor", "Empty", "Letter", "Message", "Queue", "Received", "Receiving", "Reject", "Sent", "Transaction",
 ]  # fmt: skip
+
+
+class Empty(Exception):
+    """No message came in time."""
+
+
+class Reject(Exception):
+    """Raised inside a receive: the messages are removed as rejected (B-342), and nothing else is raised."""
+
+    def __str__(self) -> str:
+        return super().__str__() or (
+            "Reject was raised where nothing is received, and has rejected nothing: raise it in the `with` block of a "
+            "receive, in a loop over messages in `with message:`"
+        )
+
+
+class Which(TypedDict, total=False):
+    """Which messages to receive. lookup_id: the one that has it, as peek shows it; correlation_id: those that have it,
+    as the answer to a message does, whose identifier it is."""
+
+    lookup_id: int | None
+    correlation_id: bytes | None
+
+
+def patience(timeout: float | None) -> float:
+    """Seconds to wait. None: for ever."""
+    return math.inf if timeout is None else timeout
+
+
+def cannot_reject(name: str) -> ValueError:
+    """The error of who rejects what no sender hears of."""
+    return ValueError(f"{name} is not transactional: its messages cannot be rejected")
+
+
+def already_over(message: Message) -> ValueError:
+    """The error of who wants to end a message once more."""
+    return ValueError(f"the message {message.message_key} is removed or back in its queue already")
+
+
+def nowhere() -> Empty:
+    """The error of who wants to receive what a new cursor stands on."""
+    return Empty("the cursor stands on no message yet: peek_next goes to one")
+
+
+class Taken:
+    """A message that is in this program's hands, until `end`. is_open: it still is."""
+
+    def __init__(self, source: Queue, key: int) -> None:
+        self.is_open = True
+        self._source = source
+        self._keys = (key,)
+
+    def end(self, error: BaseException | None) -> bool:
+        """Remove it for good; if there is an error, put it back, or remove it as rejected if that is Reject. True: the
+        error was for this only, and is not to be raised on. What has ended stays so. Raises StoreError, ValueError if
+        it cannot be rejected; then it is put back."""
+        if not self.is_open:
+            return False
+        put_back = self.let_go()
+        if error is None:
+            self._source.end_receive(self._keys, confirm.ACK_RECEIVE)
+        elif not isinstance(error, Reject):
+            put_back()
+        elif not self._source.transactional:
+            put_back()
+            raise cannot_reject(self._source.name) from None
+        else:
+            self._source.end_receive(self._keys, confirm.NACK_RECEIVE_REJECTED)
+        return isinstance(error, Reject)
+
+    def let_go(self) -> Callable[[], None]:
+        """What puts it back. From now on it counts as ended."""
+        self.is_open = False
+        return lambda: self._source.put_back(self._keys)
+
+
+class Received(Message):
+    """A message that a `Receiving` has received. `with message:` ends it with that block, as `with queue.receive()`
+    does: removed, put back if the block raises, removed as rejected if it raises Reject."""
+
+    def __init__(self, stored: Stored, source: Queue) -> None:
+        super().__init__(stored)
+        self._taken = Taken(source, stored.lookup_id)
+
+    def __enter__(self) -> Received:
+        if not self._taken.is_open:
+            raise already_over(self)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        return self.end(error)
+
+    def end(self, error: BaseException | None) -> bool:
+        """As Taken.end."""
+        return self._taken.end(error)
+
+
+class Receiving:
+    """What `Queue.receive` gives, to use in a `with` or a `for`. timeout: seconds to wait for each message; None: for
+    ever. which: as `Queue.receive`.
+
+    In a `for`, a message is removed for good when the loop asks for the next one; so the last one is removed when it
+    turns out that no other comes in time. Whatever leaves the loop before that puts the message back that it has just
+    now: an exception, `return` and also `break`, for nothing says that the message was dealt with. It is back at once,
+    as CPython drops a loop that is left; a loop whose iterator somebody keeps has its message until that is dropped.
+    `with message:` in the loop says more: its end removes the message at once, also by `break`, and Reject in it
+    rejects that message and the loop goes on.
+    """
+
+    def __init__(self, source: Queue, timeout: float | None, **which: Unpack[Which]) -> None:
+        self._source = source
+        self._timeout = timeout
+        self._which = which
+        self._entered: list[Received] = []
+
+    def __repr__(self) -> str:
+        return f"<Receiving from {self._source.name!r}: use it in a `with` or a `for`>"
+
+    def __enter__(self) -> Received:
+        message = self._take()
+        if message is None:
+            raise Empty(f"no message in {self._source.name}")
+        self._entered.append(message)
+        return message
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        return self._entered.pop().end(error)
+
+    def __iter__(self) -> Iterator[Received]:
+        while (message := self._take()) is not None:
+            try:
+                yield message
+            except BaseException as error:  # the loop was left
+                message.end(error)
+                raise
+            message.end(None)
+            if self._which.get("lookup_id") is not None:
+                return
+
+    def _take(self) -> Received | None:
+        found = self._source.begin_receive(1, self._timeout, True, **self._which)
+        return Received(found[0], self._source) if found else None
+
+
+class Cursor:
+    """A place in a queue, to look at its messages one after another and receive those that are wanted: MSMQ's cursors,
+    with PeekCurrent, PeekNext and ReceiveCurrent.
+
+    The place stays, whatever others receive, and what comes in front of it, as of a higher priority, is not seen by it.
+    A new cursor stands in front of the first message. place: rank and lookup id.
+    """
+
+    def __init__(self, source: Queue, place: tuple[int, int] = FIRST) -> None:
+        self._source = source
+        self.place = place
+
+    def __repr__(self) -> str:
+        where = "in front of the first message" if self.place == FIRST else f"at lookup_id {self.place[1]}"
+        return f"<Cursor in {self._source.name!r}, {where}>"
+
+    def peek_current(self, timeout: float | None = 0.0) -> Message:
+        """The message that the cursor stands on, which stays in the queue; of a new cursor, the first one. Raises Empty
+        if the message is not there any more, or in somebody's hands; or, of a new cursor, if none came within `timeout`
+        seconds."""
+        if self.place == FIRST:
+            return self.peek_next(timeout)
+        rank, lookup_id = self.place
+        found = self._source.look((rank, lookup_id - 1))
+        if not found or found[0].lookup_id != lookup_id:
+            raise Empty(
+                f"the message that the cursor stands on, lookup_id {lookup_id}, is not in {self._source.name}: it was "
+                "received or has expired; peek_next goes on behind it"
+            )
+        return Message(found[0])
+
+    def peek_next(self, timeout: float | None = 0.0) -> Message:
+        """Go to the next message, which stays in the queue. Raises Empty if none came within `timeout` seconds, None
+        for ever; then the cursor stays where it is."""
+        found = self._source.look(self.place, 1, timeout)
+        if not found:
+            raise Empty(f"no message behind the cursor in {self._source.name}")
+        self.place = (found[0].rank, found[0].lookup_id)
+        return Message(found[0])
+
+    def receive_current(self) -> Receiving:
+        """Receive the message that the cursor stands on, as `Queue.receive` does: `with cursor.receive_current() as
+        message:`. The block raises Empty if it is not there any more. The cursor keeps its place. Raises Empty for one
+        that stands on no message yet."""
+        if self.place == FIRST:
+            raise nowhere()
+        return Receiving(self._source, 0.0, lookup_id=self.place[1])
+
+    def __iter__(self) -> Iterator[Message]:
+        """The messages behind the place, until there is none; the cursor goes along."""
+        while True:
+            try:
+                message = self.peek_next()
+            except Empty:
+                return
+            yield message
 
 
 class Queue:
@@ -68,9 +273,7 @@ class Queue:
         common."""
         return self._client.send_many([letter_of(self.name, body, **properties) for body in bodies])
 
-    def receive(
-        self, timeout: float | None = 0.0, *, lookup_id: int | None = None, correlation_id: bytes | None = None
-    ) -> Receiving:
+    def receive(self, timeout: float | None = 0.0, **which: Unpack[Which]) -> Receiving:
         """Receive messages, each in a transaction. Waits up to `timeout` seconds for each, None for ever.
 
         with queue.receive() as message: one, removed for good when the block ends, put back in its old place if the
@@ -78,10 +281,9 @@ class Queue:
         for message in queue.receive(): one after another, until none comes in time; each is removed when the loop asks
         for the next. Whatever leaves the loop, `break` too, puts back the one that it has (`Receiving` says more).
 
-        lookup_id: the message that has it, as peek shows it; correlation_id: those that have it, as the answer to a
-        message does, whose identifier it is; what is before it in the queue stays there. Both raise StoreError.
+        which: what is before such a message in the queue stays there. Both raise StoreError.
         """
-        return Receiving(self, timeout, lookup_id, correlation_id)
+        return Receiving(self, timeout, **which)
 
     @contextlib.contextmanager
     def receive_batch(self, limit: int, timeout: float | None = 0.0) -> Iterator[list[Message]]:
@@ -91,17 +293,12 @@ class Queue:
             yield transaction.receive_batch(self, limit, timeout)
 
     def begin_receive(
-        self,
-        limit: int,
-        timeout: float | None,
-        counted: bool = False,
-        lookup_id: int | None = None,
-        correlation_id: bytes | None = None,
+        self, limit: int, timeout: float | None, counted: bool = False, **which: Unpack[Which]
     ) -> list[Stored]:
         """The first part of receive_batch; `end_receive` or `put_back` is the other, for all of them or for some.
-        counted: a message that comes back from it may be the reason. lookup_id, correlation_id: as `receive`."""
+        counted: a message that comes back from it may be the reason."""
         poison_after = AS_CONFIGURED if counted and self._has_poison else None
-        wanted = Wanted(self.identifier, limit, counted, poison_after, lookup_id, correlation_id)
+        wanted = Wanted(self.identifier, limit, counted, poison_after, **which)
         return self._client.access.take(wanted, patience(timeout))
 
     def end_receive(self, keys: Sequence[int], message_class: int) -> None:
@@ -149,35 +346,21 @@ class Transaction:
         ended = f", {len(self.sent)} sent" if self.sent else ""
         return f"<Transaction: {len(self._taken)} received, {len(self._letters)} to send{ended}>"
 
-    def receive(
-        self,
-        queue: Queue | str,
-        timeout: float | None = 0.0,
-        *,
-        lookup_id: int | None = None,
-        correlation_id: bytes | None = None,
-    ) -> Message:
+    def receive(self, queue: Queue | str, timeout: float | None = 0.0, **which: Unpack[Which]) -> Message:
         """Receive one message of a local queue, as Queue.receive. Raises Empty if none came, which puts back what was
         received before unless it is caught; BadName, NoSuchQueue, StoreError."""
-        messages = self.receive_batch(queue, 1, timeout, lookup_id=lookup_id, correlation_id=correlation_id)
+        messages = self.receive_batch(queue, 1, timeout, **which)
         if not messages:
             raise Empty(f"no message in {queue if isinstance(queue, str) else queue.name}")
         return messages[0]
 
     def receive_batch(
-        self,
-        queue: Queue | str,
-        limit: int,
-        timeout: float | None = 0.0,
-        *,
-        lookup_id: int | None = None,
-        correlation_id: bytes | None = None,
+        self, queue: Queue | str, limit: int, timeout: float | None = 0.0, **which: Unpack[Which]
     ) -> list[Message]:
-        """Receive up to `limit` messages of a local queue; an empty list if none came within `timeout` seconds.
-        lookup_id, correlation_id: as Queue.receive."""
+        """Receive up to `limit` messages of a local queue; an empty list if none came within `timeout` seconds."""
         if isinstance(queue, str):
             queue = self._client.queue(queue)
-        stored = queue.begin_receive(limit, timeout, True, lookup_id, correlation_id)
+        stored = queue.begin_receive(limit, timeout, True, **which)
         self._taken += [message.lookup_id for message in stored]
         self._queues[queue.name] = queue.transactional
         return [Message(message) for message in stored]

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ordack import Body
-from ordack.api.receiving import Receiving
-from ordack.client import Client, Empty, Letter, Message, Queue, Reject
+from ordack.client import Client, Empty, Letter, Message, Queue, Receiving, Reject
 from ordack.config.names import DEAD_XACT
 from ordack.store import StoreError
 

@@ -27,11 +27,10 @@ from typing import ParamSpec, TypeVar, Unpack
 
 from mqqb import confirm
 
-from ordack.api.receiving import Empty, Reject, Source, Taken, already_over, patience
 from ordack.broker.message import Message
 from ordack.broker.sending import Further, Letter, Properties, Sent
 from ordack.broker.service import PAGE
-from ordack.client import Client, Transaction
+from ordack.client import Client, Empty, Queue, Reject, Taken, Transaction, Which, already_over, patience
 from ordack.config.config import TlsFiles
 from ordack.store import StoreError
 from ordack.store.messages import FIRST, Stored
@@ -121,34 +120,21 @@ class AsyncTransaction:
     def __repr__(self) -> str:
         return repr(self.inner).replace("<", "<Async", 1)
 
-    async def receive(
-        self,
-        queue: AsyncQueue | str,
-        timeout: float | None = 0.0,
-        *,
-        lookup_id: int | None = None,
-        correlation_id: bytes | None = None,
-    ) -> Message:
+    async def receive(self, queue: AsyncQueue | str, timeout: float | None = 0.0, **which: Unpack[Which]) -> Message:
         """As Transaction.receive."""
-        messages = await self.receive_batch(queue, 1, timeout, lookup_id=lookup_id, correlation_id=correlation_id)
+        messages = await self.receive_batch(queue, 1, timeout, **which)
         if not messages:
             raise Empty(f"no message in {queue if isinstance(queue, str) else queue.name}")
         return messages[0]
 
     async def receive_batch(
-        self,
-        queue: AsyncQueue | str,
-        limit: int,
-        timeout: float | None = 0.0,
-        *,
-        lookup_id: int | None = None,
-        correlation_id: bytes | None = None,
+        self, queue: AsyncQueue | str, limit: int, timeout: float | None = 0.0, **which: Unpack[Which]
     ) -> list[Message]:
         """As Transaction.receive_batch."""
         name = queue if isinstance(queue, str) else queue.name
 
         def take(seconds: float) -> list[Message]:
-            return self.inner.receive_batch(name, limit, seconds, lookup_id=lookup_id, correlation_id=correlation_id)
+            return self.inner.receive_batch(name, limit, seconds, **which)
 
         return await _in_slices(self._worker, take, timeout)
 
@@ -160,7 +146,7 @@ class AsyncTransaction:
 class AsyncReceived(Message):
     """A message that an `AsyncReceiving` has received. `async with message:` ends it, as `with` does a Received."""
 
-    def __init__(self, stored: Stored, source: Source, worker: _Worker) -> None:
+    def __init__(self, stored: Stored, source: Queue, worker: _Worker) -> None:
         super().__init__(stored)
         self._taken = Taken(source, stored.lookup_id)
         self._worker = worker
@@ -187,19 +173,11 @@ class AsyncReceived(Message):
             self._worker.do_later(self._taken.let_go())
 
 
-def _take(
-    worker: _Worker,
-    name: str,
-    lookup_id: int | None,
-    correlation_id: bytes | None,
-    held: list[AsyncReceived],
-    seconds: float,
-) -> list[AsyncReceived]:
+def _take(worker: _Worker, name: str, which: Which, held: list[AsyncReceived], seconds: float) -> list[AsyncReceived]:
     """In the worker's thread: the next message, which is in `held` then, for the task may be cancelled before it hears
     of it."""
     queue = worker.client.queue(name)
-    found = queue.begin_receive(1, seconds, True, lookup_id, correlation_id)
-    held[:] = [AsyncReceived(stored, queue, worker) for stored in found]
+    held[:] = [AsyncReceived(stored, queue, worker) for stored in queue.begin_receive(1, seconds, True, **which)]
     return held[:]
 
 
@@ -207,12 +185,11 @@ class _Loop:
     """An `async for` over messages, or an `async with` for one. It has a worker as long as it goes on; left half-way it
     is dropped, as an iterator of CPython is at once, and puts back what it has."""
 
-    def __init__(
-        self, client: AsyncClient, name: str, timeout: float | None, lookup_id: int | None, correlation_id: bytes | None
-    ) -> None:
+    def __init__(self, client: AsyncClient, name: str, timeout: float | None, which: Which) -> None:
         self._client = client
         self._timeout = timeout
-        self._wanted = name, lookup_id, correlation_id
+        self._name = name
+        self._which = which
         self._held: list[AsyncReceived] = []
         self._worker: _Worker | None = None
         self._is_over = False
@@ -238,9 +215,9 @@ class _Loop:
             self._worker = await self._client.borrow()
         elif self._held:
             await self._held[0].end(None)
-            if self._wanted[1] is not None:
+            if self._which.get("lookup_id") is not None:
                 return []
-        take = functools.partial(_take, self._worker, *self._wanted, self._held)
+        take = functools.partial(_take, self._worker, self._name, self._which, self._held)
         return await _in_slices(self._worker, take, self._timeout)
 
     async def leave(self, error: BaseException | None) -> bool:
@@ -266,27 +243,19 @@ class AsyncReceiving:
     that is left, or whose task is cancelled, puts back the message that it has just now; what this client receives next
     finds it there."""
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        name: str,
-        timeout: float | None,
-        lookup_id: int | None = None,
-        correlation_id: bytes | None = None,
-    ) -> None:
-        self._client = client
+    def __init__(self, client: AsyncClient, name: str, timeout: float | None, which: Which) -> None:
+        self._loop = functools.partial(_Loop, client, name, timeout, which)
         self._name = name
-        self._rest = timeout, lookup_id, correlation_id
         self._entered: list[_Loop] = []
 
     def __repr__(self) -> str:
         return f"<AsyncReceiving from {self._name!r}: use it in an `async with` or an `async for`>"
 
     def __aiter__(self) -> AsyncIterator[AsyncReceived]:
-        return _Loop(self._client, self._name, *self._rest)
+        return self._loop()
 
     async def __aenter__(self) -> AsyncReceived:
-        loop = _Loop(self._client, self._name, *self._rest)
+        loop = self._loop()
         try:
             message = await anext(loop)
         except StopAsyncIteration:
@@ -322,11 +291,9 @@ class AsyncQueue:
         async with self._client.worker() as worker:
             return await worker.call(lambda: worker.client.queue(self.name).send_many(bodies, **properties))
 
-    def receive(
-        self, timeout: float | None = 0.0, *, lookup_id: int | None = None, correlation_id: bytes | None = None
-    ) -> AsyncReceiving:
+    def receive(self, timeout: float | None = 0.0, **which: Unpack[Which]) -> AsyncReceiving:
         """As Queue.receive, for `async with` and `async for`."""
-        return AsyncReceiving(self._client, self.name, timeout, lookup_id, correlation_id)
+        return AsyncReceiving(self._client, self.name, timeout, which)
 
     @contextlib.asynccontextmanager
     async def receive_batch(self, limit: int, timeout: float | None = 0.0) -> AsyncIterator[list[Message]]:
