@@ -350,7 +350,20 @@ def test_what_is_sent_again_on_a_new_connection_is_counted_and_delivered_once(se
 
 
 @pytest.mark.rule(
-    "B-356", "B-357", "B-358", "B-361", "B-364", "B-437", "B-438", "A-03", "A-19", "OP-6", "OP-7", "OP-26"
+    "B-356",
+    "B-357",
+    "B-358",
+    "B-361",
+    "B-364",
+    "B-437",
+    "B-438",
+    "B-441",
+    "B-442",
+    "A-03",
+    "A-19",
+    "OP-6",
+    "OP-7",
+    "OP-26",
 )
 def test_the_bytes_of_an_order_ack(server: Server) -> None:
     with server.connect() as line:
@@ -376,6 +389,8 @@ def test_the_bytes_of_an_order_ack(server: Server) -> None:
     "B-361",
     "B-437",
     "B-439",
+    "B-441",
+    "B-442",
     "C-55",
     "C-56",
     "A-15",
@@ -390,7 +405,7 @@ def test_a_rejected_transactional_message(server: Server, destination: str, mess
         final = [line.until(FINAL_ACK) for _ in range(2)]
         for ack, number, previous, identifier in zip(final, (1, 4), (0, 1), (77, 78)):
             assert (ack.kind, ack.message_class) == (FINAL_ACK, message_class)
-            assert (ack.flags, ack.user_flags, ack.address) == (0, 0x00201C20, NULL)
+            assert (ack.flags, ack.user_flags, ack.address, ack.label) == (0, 0x00201C20, NULL, "QM Ordering Ack")
             assert ack.destination == "TCP:127.0.0.1\\PRIVATE$\\order_queue$"
             assert (ack.ttrq, ack.ttbr, ack.source, ack.body_type) == (FOR_EVER, FOR_EVER, line.server, 0)
             assert ack.body == struct.pack("<IIII16sI", 1, 100, number, previous, line.guid, identifier)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from mqqb import acks, confirm, guids
-from ordack.broker.incoming import OrderAcks
 from ordack.broker.sending import Sent
 from ordack.config.config import PORT
 from ordack.store.memory import Numbers
@@ -88,39 +87,6 @@ def test_a_clock_that_is_behind_is_noticed_and_what_was_numbered_by_it_is_in_dou
     assert _newer(sender) == 1, "told once"
 
 
-@pytest.mark.rule("B-426", "B-096", "B-230", "B-275", "B-079")
-def test_what_waited_while_its_stream_went_on_to_the_next_sequence_is_in_doubt(tmp_path: Path) -> None:
-    """The backup has two messages on their way; in the life that is lost they arrived, and two more did."""
-    world, receiver, sender = two_hosts(tmp_path)
-    before = _send(sender, b"1", b"2")
-    sender.back_up()
-    _seconds(world, 2)
-    _send(sender, b"3", b"4")
-    _seconds(world, 2)
-    sender.put_back(world)
-    after = _send(sender, b"5")
-    _seconds(world, 3)
-    assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"5"]
-    assert _states(sender, before) == [IN_DOUBT] * 2
-    assert _states(sender, after) == [STORED]
-    assert _newer(sender) == 0
-
-
-@pytest.mark.rule("B-426", "B-093", "B-230", "B-235")
-def test_what_waited_is_stored_where_the_order_ack_is_of_its_own_sequence(tmp_path: Path) -> None:
-    """Other numbers of that sequence were given after the backup was made: its own mean the same in both lives."""
-    world, receiver, sender = two_hosts(tmp_path)
-    before = _send(sender, b"1", b"2")
-    sender.back_up()
-    _send(sender, b"3", b"4")
-    _seconds(world, 2)
-    sender.put_back(world)
-    after = _send(sender, b"5")
-    _seconds(world, 3)
-    assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"5"]
-    assert _states(sender, before + after) == [STORED] * 3
-
-
 @pytest.mark.rule("B-426", "B-093", "B-230")
 @pytest.mark.parametrize("newer_waits", [True, False])
 def test_what_waited_in_an_older_run_is_over_when_the_destination_has_a_later_one(
@@ -189,76 +155,6 @@ def test_an_order_ack_of_a_lost_life_with_the_time_stamp_of_another_queue_is_und
     assert _states(sender, later) == [STORED]
     assert receiver.content("line1") == [b"1", b"2", b"4"]
     assert receiver.content("line2") == [b"1", b"2", b"3"]
-
-
-@pytest.mark.rule("B-230", "B-096", "A-04")
-def test_an_order_ack_that_comes_again_for_what_another_queue_has_drained_proves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A router may hold it for a while; the stream that waits meanwhile has an older sequence, and is sent again."""
-    world, receiver, sender = two_hosts(tmp_path)
-    with receiver.client() as client:
-        client.create_queue("line2", transactional=True)
-    _send(sender, b"1")
-    _seconds(world, 3)
-    with sender.client() as client:
-        drained = client.send("DIRECT=OS:plant\\private$\\line2", b"1")
-    _seconds(world, 3)
-    assert drained.tx_sequence_id
-    ordinal, time_stamp = drained.tx_sequence_id & 0xFFFFFFFF, drained.tx_sequence_id >> 32
-    again = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, ordinal, time_stamp, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(OrderAcks, "_send_on", lambda *_: None)  # they are lost
-        waiting = _send(sender, b"2")
-        for _ in range(2):
-            _seconds(world, 1)
-            _from_destination(receiver, again, world)
-            _seconds(world, 35)
-    _seconds(world, 70)
-    assert _states(sender, waiting) == [STORED]
-    assert _newer(sender) == 0
-
-
-@pytest.mark.rule("B-426", "B-230", "B-413")
-def test_a_number_not_given_yet_in_this_run_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A virtual machine that goes on from a snapshot goes on in its run: nothing begins there."""
-    world, receiver, sender = two_hosts(tmp_path)
-    _send(sender, b"1")
-    sender.back_up()
-    _send(sender, b"2", b"3")
-    _seconds(world, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(Numbers, "begin_run", lambda self: setattr(self, "_joined", self._db.rolled_back))
-        sender.put_back(world)
-    same = _send(sender, b"4")  # has the number of 2
-    _seconds(world, 3)
-    assert _newer(sender) == 1
-    after = _send(sender, b"5")
-    _seconds(world, 3)
-    assert receiver.content("line1") == [b"1", b"2", b"3", b"5"]
-    assert _states(sender, same + after) == [IN_DOUBT, STORED]
-    assert _newer(sender) == 1
-
-
-@pytest.mark.rule("B-426", "B-230", "B-413")
-def test_a_higher_ordinal_with_the_same_time_stamp_is_noticed(tmp_path: Path) -> None:
-    world, receiver, sender = two_hosts(tmp_path)
-    sent = _send(sender, b"1")
-    exchange(world)
-    world.pass_time(100)
-    exchange(world)
-    [(ordinal, time_stamp, following, _)] = [queue.record for queue in sender.store.outgoing.queues()]
-    assert following == 2, "its number stands in this sequence, too"
-    packet = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, ordinal + 1, time_stamp, 1)
-    _from_destination(receiver, packet, world)
-    exchange(world)
-    world.pass_time(100)
-    assert _newer(sender) == 1
-    sent += _send(sender, b"2")
-    assert [queue.record[1] > time_stamp for queue in sender.store.outgoing.queues()] == [True]
-    _seconds(world, 3)
-    assert receiver.content("line1") == [b"1", b"2"]
-    assert _states(sender, sent) == [STORED] * 2
 
 
 @pytest.mark.rule("B-413", "B-426", "B-230")

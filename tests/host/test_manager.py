@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mqqb import core, guid_names, guids, headers, reader
+from mqqb import guid_names, guids, headers, reader
 from mqqb.handshake import SessionAck
 from mqqb.names import DirectQueueFormatName
-from mqqb.session import Settings
 from mqqb.streams import Entry, OutgoingStream
 from ordack.broker import status
 from ordack.config.config import Config
@@ -19,8 +18,6 @@ from tests.host.outcomes import run
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import (
     HERE,
-    START,
-    WALL,
     Host,
     Wire,
     exchange,
@@ -77,36 +74,6 @@ def test_an_order_ack_of_a_busy_stream_comes_within_ten_and_a_half_seconds(exact
     assert len(peer.acked) in (34, 35)
 
 
-def test_an_order_ack_comes_as_soon_as_the_sender_pauses(host: Host) -> None:
-    peer = peer_of(1)
-    world = world_of([host], [peer])
-    for _ in range(5):
-        peer.send(b"")
-        exchange(world)
-        world.pass_time(19)
-    assert peer.acked == []
-    assert host.manager.order_acks_due == world.now + 1
-    world.now += 1
-    host.manager.acknowledge(world.now, world.wall)
-    exchange(world)
-    assert (peer.acked, peer.order_acks) == ([1, 2, 3, 4, 5], 1)
-    assert host.manager.order_acks_due is None
-
-
-@pytest.mark.parametrize(("window", "most"), [(64, 32), (8, 4), (1, 1)])
-def test_under_traffic_an_order_ack_comes_when_half_of_the_window_is_stored(host: Host, window: int, most: int) -> None:
-    """A sender with 100 places for what is not acknowledged never fills them."""
-    peer = peer_of(1)
-    peer.settings = Settings(window_size=window)
-    world = world_of([host], [peer])
-    for _ in range(320):
-        peer.send(b"")
-        exchange(world)
-        assert len(peer.stream.table) < most
-        world.pass_time(10)
-    assert peer.order_acks == 320 // most
-
-
 def test_over_a_slow_line_there_is_no_more_than_one_order_ack_in_a_round_trip(host: Host) -> None:
     """So acknowledgements of 200 bytes take a fraction of the line on which 1,144 took that time."""
     peer = peer_of(1)
@@ -147,23 +114,6 @@ def test_senders_are_content_with_a_destination_that_waits_as_long_as_it_may(tmp
         host.store.close()
 
 
-@pytest.mark.rule("B-256", "B-257", "B-260", "B-115", "B-261", "B-262", "B-360", "B-344", "A-15", "A-37")
-@pytest.mark.parametrize(
-    ("queue", "rejection"),
-    [("nowhere", 0x8000), ("plain", 0x8009), ("order_queue$", 0x8000), ("system$;deadxact", 0x8000)],
-)
-def test_a_transactional_message_that_no_queue_takes_gets_one_final_ack(host: Host, queue: str, rejection: int) -> None:
-    peer = peer_of(1, queue)
-    world = world_of([host], [peer])
-    for _ in range(3):
-        peer.send(b"x")
-    exchange(world)
-    assert peer.rejected == {1: rejection, 2: rejection, 3: rejection}
-    assert peer.is_settled
-    world.settle(lambda: not host.store.outgoing.messages())
-    assert host.content("plain") == []
-
-
 def test_a_queue_deleted_and_made_again_gets_nothing_twice(host: Host) -> None:
     peer = peer_of(1)
     world = world_of([host], [peer])
@@ -198,31 +148,6 @@ def test_what_was_stored_before_its_queue_was_deleted_is_not_called_rejected(exa
     world.settle()
     assert host.store.memory.incoming()[0].record[3] == 1
     assert (peer.acked, peer.rejected) == ([1], {2: 0x8000})
-
-
-@pytest.mark.rule("B-416")
-@pytest.mark.parametrize(
-    ("name", "taken"),
-    [
-        ("TCP:10.0.0.1\\private$\\line1", True),
-        ("tcp:10.0.0.1\\PRIVATE$\\LINE1", True),
-        ("OS:Plant\\private$\\line1", True),
-        ("TCP:10.0.0.2\\private$\\line1", False),
-        ("OS:other\\private$\\line1", False),
-        ("TCP:10.0.0.1\\line1", False),
-        ("TCP:10.0.0.1\\private$\\line1;journal", False),
-        ("HTTP://10.0.0.1/msmq/private$/line1", False),
-    ],
-)
-def test_direct_names_are_compared_with_the_own_names(tmp_path: Path, name: str, taken: bool) -> None:
-    host = Host(tmp_path, Config(own_names=frozenset({"10.0.0.1", "plant"})))
-    peer = Peer(b"\1" * 16, DirectQueueFormatName(name))
-    world = world_of([host], [peer])
-    peer.send(b"x")
-    exchange(world)
-    assert host.content("line1") == ([b"x"] if taken else [])
-    assert peer.rejected == ({} if taken else {1: 0x8000})
-    host.store.close()
 
 
 @pytest.mark.rule("B-019", "B-154")
@@ -274,51 +199,6 @@ def test_an_order_ack_that_found_no_session_goes_out_at_once_on_the_next(host: H
     peer.stream.next_to_send = lambda: None  # type: ignore[method-assign]  # it sends nothing that could ask for one
     exchange(world)
     assert peer.acked == [1]
-
-
-@pytest.mark.rule("B-168", "B-169")
-def test_what_came_before_a_malformed_packet_counts(host: Host) -> None:
-    peer = peer_of(1)
-    world = world_of([host], [peer])
-    peer.send(b"x")
-    handshake(world)
-    world.wires[0].to_host += b"\x10 this is no packet of ours"
-    world.deliver(1 << 20)
-    assert host.content("line1") == [b"x"]
-    assert "B-168" in host.log[0]
-    world.settle()
-    assert host.content("line1") == [b"x"]
-
-
-@pytest.mark.rule("B-125", "B-263")
-def test_a_session_header_that_came_with_a_message_is_not_stored_with_it(host: Host) -> None:
-    peer = peer_of(1, "nowhere")
-    world = world_of([host], [peer])
-    peer.send(b"x")
-    exchange(world)  # and the FinalAck waits to be acknowledged
-    world.pass_time(400)
-    peer.destination = direct("plain")
-    peer.send(b"carrier", "recoverable")
-    world.collect()
-    assert world.wires[0].to_host[2] & core.BASE_SH
-    exchange(world)
-    assert host.content("plain") == [b"carrier"]
-    assert host.store.outgoing.messages() == []
-    assert world.wires[0].link.session.closed is None
-
-
-@pytest.mark.rule("B-262", "B-435")
-@pytest.mark.parametrize("name", ["TCP:1.2.3.4\\q\ud800", "OS:\udfff\\private$\\line2", "HTTP://\ud800/"])
-def test_half_a_character_in_a_name_is_rejected_and_remembered_like_any_other(host: Host, name: str) -> None:
-    peer = Peer(b"\1" * 16, DirectQueueFormatName(name))
-    world = world_of([host], [peer])
-    peer.send(b"x")
-    exchange(world)
-    assert peer.rejected == {1: 0x8000}
-    host.restart(world.now, snapshot=True)
-    peer.send(b"y")
-    world.settle()
-    assert peer.rejected == {1: 0x8000, 2: 0x8000}
 
 
 @pytest.mark.rule("B-260", "B-011", "A-30")
@@ -506,22 +386,6 @@ def test_a_stream_that_refuses_everything_is_a_problem_until_it_is_reset(tmp_pat
     assert (stream["sequence_id"], stream["sequence_number"], stream["reject_count"]) == (100 << 32 | 1, 3, 0)
 
 
-@pytest.mark.rule("B-285", "B-398")
-def test_final_acks_count_towards_the_quota(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(quota=2000))
-    peer = peer_of(1, "nowhere")
-    world = world_of([host], [peer])
-    for _ in range(20):
-        peer.send(b"x")
-    handshake(world)
-    world.deliver(1 << 20)
-    assert 2 <= len(host.store.outgoing.messages()) < 8
-    assert host.store.usage() <= 2000
-    assert "quota" in host.log[-1]
-    assert host.store.memory.incoming()[0].record[2] == len(host.store.outgoing.messages())
-    host.store.close()
-
-
 @pytest.mark.rule("B-435")
 def test_unfinished_packets_are_bounded_over_all_sessions(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(max_half_received=10_000))
@@ -572,20 +436,3 @@ def test_what_is_under_way_on_a_session_goes_the_new_way_once_and_in_order(tmp_p
     sender.manager.config.become(Config())
     sender.manager.outgoing.find_ways()
     assert queue.hop == ("plant", 1801)
-
-
-def test_what_goes_back_to_a_peer_follows_the_configuration(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(max_sessions_per_address=1000))
-    peer = peer_of(1)
-    guid = guids.guid_text(peer.guid)[1:-1].lower()
-    host.store.outgoing.queue(f"PRIVATE={guid}\\00000005", WALL)
-    host.restart(START, snapshot=True)
-    world = world_of([host], [peer])
-    exchange(world)
-    world.wires[0].cut()
-    [queue] = host.manager.outgoing
-    for hops in ({}, {guid: ("10.0.0.3", 5)}, {"10.0.0.9": ("10.0.0.4", 6)}, {}):
-        host.manager.config.become(Config(next_hops=hops))
-        host.manager.outgoing.find_ways()
-        assert queue.hop == next(iter(hops.values()), None)
-    host.store.close()

@@ -13,7 +13,7 @@ from hypothesis import given
 from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare
 from mqqb.session import Session
 from ordack.broker import outcome
-from ordack.client import Client, Reject
+from ordack.client import Reject
 from ordack.config.config import Access, Config
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 
@@ -186,54 +186,6 @@ def test_a_removal_is_told_to_the_administration_queue_if_that_is_asked_for(
     assert sender.told == ([message_class] if answered else [])
     assert all(message.user.flags & core.USER_DM for message in sender.received)
     assert sender.final_acks == []
-
-
-@pytest.mark.rule("B-341", "B-340", "B-407")
-@pytest.mark.parametrize("purge", [False, True])
-def test_the_lock_of_an_application_that_died_ends_by_itself(host: Host, purge: bool) -> None:
-    sender = sender_to()
-    world = world_of([host], [sender])
-    sender.send(b"x", journal=JN, ttbr=compose.FOREVER if purge else 10, sent_time=world.wall)
-    run(world, 1000)
-    with application(world, host) as client:
-        assert client.store.messages.begin_receive(client.queue("line1").identifier, 1, client.now())
-        if purge:
-            with application(world, host) as operator:
-                operator.purge_queue("line1")
-        else:
-            run(world, 15_000)
-        assert sender.classes == []
-        die(client)
-    run(world, 2000)
-    assert sender.classes == [0xC001 if purge else 0xC002]
-
-
-def die(client: Client) -> None:
-    """The process ends: nothing is put back, and the kernel frees its locks."""
-    client.store._locks.close()
-    client.store.messages._receive_locks.mine.clear()
-
-
-@pytest.mark.rule("B-344")
-@pytest.mark.parametrize("journal", [JN, JP])
-def test_a_final_ack_waits_over_restarts_until_it_is_on_the_sources_disk(host: Host, journal: int) -> None:
-    sender = sender_to()
-    world = world_of([host], [sender])
-    sender.send(b"x", journal=journal)
-    run(world, 1000)
-    world.wires[0].cut()
-    received(world, host)
-    host.restart(world.now, snapshot=True)
-    world.connect_all()
-    while not sender.classes:
-        world.collect()
-        world.deliver(1 << 20)
-    world.wires[0].cut()  # its session acknowledgement is lost
-    host.restart(world.now, snapshot=True)
-    assert len(host.store.outgoing.messages()) == 1
-    run(world, 5000)
-    assert sender.classes == [0x4000, 0x4000]
-    assert host.store.outgoing.messages() == []
 
 
 # ---- a message is refused on arrival --------------------------------------------------------------
@@ -421,27 +373,6 @@ def test_the_time_to_be_received_runs_from_the_sending_and_never_longer_than_it_
     run(world, 2000)
     assert host.store.usage() == 0
     assert sender.classes == [0xC002]
-
-
-@pytest.mark.rule("B-407", "B-390", "B-394", "B-397")
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize(
-    ("queue", "delivery", "journal"),
-    [("plain", "express", JN), ("plain", "express", JP), ("plain", "recoverable", 0), ("line1", "transactional", JN)],
-)
-def test_a_message_not_transactional_that_expires_in_its_queue_leaves_a_copy_if_it_asks_for_one(
-    host: Host, queue: str, delivery: str, journal: int, full: bool
-) -> None:
-    sender = sender_to(queue)
-    world = world_of([host], [sender])
-    with host.client() as client:
-        client.store.queues.set_quota(DEAD_LETTER, 10 if full else None)
-    sender.send(b"x", delivery, journal=journal, ttbr=5, sent_time=world.wall)
-    run(world, 7000)
-    expected = delivery != "transactional" and journal == JN and not full
-    assert copies(host, DEAD_LETTER) == ([(0xC002, b"x")] if expected else [])
-    assert copies(host, DEAD_XACT) == []
-    assert host.content(queue) == []
 
 
 # ---- a message is taken ---------------------------------------------------------------------------
@@ -644,23 +575,6 @@ def test_administration_acknowledgements_go_where_the_message_says(
     assert office.store.outgoing.messages() == []
 
 
-@pytest.mark.rule("B-352", "A-38")
-@pytest.mark.parametrize("zero", [False, True])
-def test_the_response_queue_is_where_a_private_destination_was(host: Host, zero: bool) -> None:
-    line1 = private(host, "line1")
-    sender = Sender(b"\1" * 16, line1, names.NULL_GUID if zero else host.store.guid)
-    world = world_of([host], [sender])
-    sender.send(b"x", acknowledge=PA, admin=ADMIN)
-    exchange(world)
-    (told,) = sender.received
-    response = told.user.response_queue
-    assert isinstance(response, guid_names.PrivateQueueFormatName)
-    assert (response.source_queue_manager, response.private_queue_identifier) == (
-        host.store.guid,
-        line1.private_queue_identifier,
-    )
-
-
 @pytest.mark.rule("B-354", "B-013")
 @pytest.mark.parametrize("label", ["", "\ud800"])
 def test_a_body_that_leaves_no_room_for_longer_names_is_not_sent_back(host: Host, label: str) -> None:
@@ -673,38 +587,6 @@ def test_a_body_that_leaves_no_room_for_longer_names_is_not_sent_back(host: Host
     exchange(world)
     assert [len(message.properties.body) for message in sender.received] == [0, 100]
     assert all("did not reach its queue in time" in line for line in host.log)
-
-
-@pytest.mark.rule("B-355", "B-085", "B-398")
-@pytest.mark.parametrize("room", [0, 10_000])
-def test_an_acknowledgement_takes_no_more_room_than_its_queue_and_the_machine_have(tmp_path: Path, room: int) -> None:
-    host = Host(tmp_path, Config(quota=2500, own_names=frozenset({"127.0.0.1"})))
-    with host.client() as client:
-        client.store.queues.set_quota("plain", room)
-    sender = sender_to()
-    world = world_of([host], [sender])
-    for number in range(2):
-        sender.send(
-            bytes(1000), acknowledge=NA | PA, admin=direct("plain"), ttrq=compose.FOREVER if number else 0, sent_time=1
-        )
-    exchange(world)
-    assert len(host.content("plain")) == (room > 0)
-    assert len(host.content("line1")) == (room == 0)
-    assert host.store.usage() <= 2500
-    host.store.close()
-
-
-@pytest.mark.rule("B-293", "B-010")
-def test_an_administration_acknowledgement_is_a_message_like_any_other(host: Host) -> None:
-    sender = sender_to("plain")
-    world = world_of([host], [sender])
-    for message_class in (2, 0x4000, 0x8000, 0xC123):
-        sender.send(b"b", "recoverable", message_class=message_class, correlation=b"c" * 20)
-    exchange(world)
-    with application(world, host) as client:
-        assert [(message.message_class, message.correlation_id) for message in client.queue("plain").peek()] == [
-            (message_class, b"c" * 20) for message_class in (2, 0x4000, 0x8000, 0xC123)
-        ]
 
 
 # ---- reports --------------------------------------------------------------------------------------
@@ -820,23 +702,6 @@ def test_of_local_messages_that_end_together_each_has_its_own_end(host: Host) ->
     assert copies(host, DEAD_XACT) == [(0xC001, b"small")]
     answers = [state_of(world, host, message_id) for message_id in (large, small)]
     assert [ended and ended.answer for ended in answers] == [confirm.DISCARDED, confirm.DEAD_LETTERED]
-
-
-@pytest.mark.rule("C-36", "B-243", "B-396")
-@pytest.mark.parametrize("later", ["there", "gone", "plain"])
-def test_a_local_dead_letter_goes_to_the_queue_that_the_application_named(host: Host, later: str) -> None:
-    world = world_of([host], [])
-    with application(world, host) as client:
-        client.create_queue("dead", transactional=True)
-    send_here(world, host, ttbr=10, dead_letter=True, dead_letter_queue="dead")
-    if later != "there":
-        with application(world, host) as client:
-            client.delete_queue("dead")
-            if later == "plain":
-                client.create_queue("dead", transactional=False)
-    run(world, 11_000)
-    assert copies(host, "dead" if later == "there" else DEAD_XACT) == [(0xC002, b"x")]
-    assert copies(host, DEAD_XACT) == ([] if later == "there" else [(0xC002, b"x")])
 
 
 @pytest.mark.rule("B-407", "B-390", "B-393", "B-336", "B-291")

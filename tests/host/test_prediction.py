@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import random
 import secrets
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from struct import pack_into, unpack_from
@@ -28,7 +26,6 @@ from ordack.store import Store, StoreFull
 from ordack.store.write_ahead import Room
 
 from hil.dice import new_seed
-from tests.support.command import ENVIRONMENT, ROOT
 from tests.support.host_peer import direct
 from tests.support.host_world import START, WALL, wall_at
 
@@ -444,22 +441,6 @@ def test_each_change_in_a_run_is_decided_like_in_single_messages(tmp_path: Path,
     assert at_once > 60
 
 
-@pytest.mark.rule("B-012", "B-264")
-def test_what_is_forwarded_from_now_on_is_no_more_taken_for_a_queue_here(tmp_path: Path) -> None:
-    with Play(tmp_path) as play:
-        send = (SEND, 0, len(DESTINATIONS) - 1, 30, 0, 0, 0)
-        for action in (send, ALL, (TICK, 20)):
-            play.act(action)
-        assert play.twins[0].at_once == 29
-        routes = Config(own_names=frozenset({"127.0.0.1"}), route=True)
-        for twin in play.twins:
-            twin.manager._acceptance._config = twin.manager._acceptance._routing._config = routes
-        play.act(send)
-        play.act(ALL)
-        assert play.twins[0].at_once == 29
-        assert len(play.twins[0].store.outgoing.messages()) == 30
-
-
 @pytest.mark.rule("B-283", "B-284", "B-285", "B-398")
 @pytest.mark.parametrize("size", [600, 2_000, 9_000, 12_000, 20_000])
 def test_a_place_that_gets_full_in_a_run_or_between_two_takes_as_much(tmp_path: Path, size: int) -> None:
@@ -574,9 +555,3 @@ def test_what_a_session_keeps_of_messages_is_bounded(monkeypatch: pytest.MonkeyP
     assert session._templates == []
     session.receive_data(_messages(1, PATIENCE), 0)  # and it goes on when a stream begins
     assert isinstance(session.receive_data(_messages(1 + PATIENCE, 1), 0)[0], MessageRun)
-
-
-def test_nothing_is_predicted_without_the_c_core() -> None:
-    code = "from ordack.broker.prediction import PredictingSession as P; import sys; sys.exit(P.predicts)"
-    environment = {**ENVIRONMENT, "ORDACK_CORE": "python"}
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, timeout=60).returncode == 0

@@ -6,8 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from mqqb import confirm, core, guids
-from ordack.broker import outcome
+from mqqb import confirm, core
 from ordack.broker.tables import LongStream
 from ordack.config.config import Config
 from ordack.config.settings import NEVER
@@ -173,32 +172,6 @@ def test_final_acks_for_an_absent_peer_wait_on_the_disk_and_all_of_them_arrive_i
     assert host.store.outgoing.messages() == []
 
 
-@pytest.mark.rule("B-435")
-def test_final_acks_are_given_up_in_pieces_and_no_more_than_are_too_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outcome, "PIECE_S", 0.0)  # the smallest pieces, however fast this machine is
-    monkeypatch.setattr(LongStream, "ahead", 40)
-    host = Host(tmp_path)
-    world = world_of([host], [])
-    _purged(world, host, peer_of(1), 1000)
-    host.manager.config.max_final_acks = 150
-    written: list[int] = []  # rows, by each transaction
-    before = host.store._database.connection.total_changes()
-    left = [1000]
-    world.pass_time(1000)
-    while host.manager.is_behind:
-        left.append(len(host.store.outgoing.messages()))
-        now = host.store._database.connection.total_changes()
-        written.append(now - before)
-        before = now
-        world.pass_time(1000)  # each time it looks anew how many are too many
-    assert len(host.store.outgoing.messages()) == 150
-    assert [entry.key for entry in host.store.outgoing.messages()] == list(range(851, 1001)), "the oldest are given up"
-    assert len(left) > 8
-    assert max(written) <= 3 * outcome.CHUNK
-
-
 @pytest.mark.rule("B-435", "B-285", "B-151")
 def test_a_peer_that_takes_no_final_acks_waits_with_what_is_rejected_and_with_nothing_else(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(max_peer_final_acks=5))
@@ -272,32 +245,6 @@ def test_what_was_rejected_is_never_reported_as_stored_whatever_is_given_up(tmp_
     for message_id, message_class in peer.rejected.items():  # 0x8002: nobody knows
         assert message_id not in there or message_class == 0x8002
     host.store.close()
-
-
-def test_what_is_given_up_stays_noted_over_a_restart(tmp_path: Path) -> None:
-    host = Host(tmp_path)
-    _quota(host, 0)
-    peer = peer_of(1)
-    world = world_of([host], [])
-    peer.send(b"refused", sent_time=WALL)
-    _visit(world, host, peer)
-    _quota(host, None)
-    peer.send(b"taken", sent_time=WALL)
-    _visit(world, host, peer)
-    _purge_outgoing(host)
-    world.pass_time(1000)
-    assert host.store.outgoing.queues() == []
-    assert [row.limit for row in host.store.memory.incoming()] == [0]
-    host.restart(world.now, snapshot=True)
-    world.peers = [peer]
-    world.settle()
-    assert host.content("line1") == [b"taken"]
-    assert peer.rejected == {1: 0x8003, 2: 0x8002}  # the first had its FinalAck, and nobody knew
-    assert [row.limit for row in host.store.memory.incoming()] == [2]
-    peer.send(b"more")
-    world.settle()
-    assert host.content("line1") == [b"taken", b"more"]
-    assert guids.guid_text(peer.guid) not in "".join(host.log)
 
 
 @pytest.mark.rule("B-275", "B-426", "C-84", "B-435")

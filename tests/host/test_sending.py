@@ -19,7 +19,7 @@ from ordack.broker.outcome import Outcomes
 from ordack.broker.sending import Letter, Run, Sending, Sent, each, in_runs
 from ordack.config.config import Config
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
-from ordack.store import Store, StoreBusy, StoreError, StoreFull
+from ordack.store import Store, StoreBusy, StoreError
 
 from tests.support.command import set_numbers
 from tests.support.host_peer import body_of
@@ -138,64 +138,6 @@ def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: P
     assert sum("its FinalAck came too late" in line for line in sender.log) == 1
 
 
-@pytest.mark.rule("C-21", "C-83", "B-386", "B-403")
-def test_6_a_life_that_ends_before_the_first_transmission_is_in_no_doubt(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    _send(world, sender, dead_letter=True, ttrq=60, ttbr=10)
-    _send(world, sender, body=b"next")
-    _seconds(world, 11, up=False)
-    assert _dead(sender) == [(0xC003, False)]
-    _seconds(world, 3)
-    assert receiver.content("line1") == [b"next"]  # number 2: the gap is bridged (B-316)
-
-
-@pytest.mark.rule("C-20", "C-84", "B-314", "B-315")
-def test_7_stored_but_not_acknowledged_in_time_is_in_doubt(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    sent = _send(world, sender, dead_letter=True, ttrq=5)
-    world.pass_time(50)
-    exchange(world)
-    assert receiver.content("line1") == [b"x"]
-    _seconds(world, 6, up=False)  # before the OrderAck
-    assert _dead(sender) == [(0x8002, True)]
-    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8002, True)
-
-
-@pytest.mark.rule("C-22", "B-318", "B-319")
-def test_a_message_whose_life_is_over_is_not_sent_again_but_may_still_be_acknowledged(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    sent = _send(world, sender, dead_letter=True, ttbr=5)
-    world.pass_time(50)
-    world.connect_all()
-    for _ in range(4):
-        world.collect()
-        world.deliver(1 << 20)
-    world.collect()  # the message may have left by now; nothing of it has come back
-    _seconds(world, 6, up=False)
-    assert [row.held for row in sender.store.outgoing.messages()] == [1]
-    _send(world, sender, body=b"next")
-    before = receiver.content("line1")
-    _seconds(world, 2)
-    assert receiver.content("line1") == [*before, b"next"]
-    _seconds(world, 3)
-    assert _dead(sender) == [(0xC003, True)]
-    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC003, True)
-
-
-@pytest.mark.rule("C-26", "C-57", "C-82", "B-243", "B-244", "B-284", "B-373")
-def test_8_a_full_queue_is_told_within_one_round_trip(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    _order(receiver, "set_quota", "line1", 10)
-    sent = _send(world, sender, dead_letter=True, ttbr=100)
-    _seconds(world, 1)
-    assert _dead(sender) == [(0x8003, False)]
-    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8003, False)
-    _order(receiver, "set_quota", "line1", None)
-    _send(world, sender, body=b"next")
-    _seconds(world, 1)
-    assert receiver.content("line1") == [b"next"]
-
-
 @pytest.mark.rule("C-02", "B-400")
 def test_11_the_machine_can_ask_for_dead_lettering_always(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path, confirmation=_configured(xact_dead_letter_always=True))
@@ -260,33 +202,6 @@ def test_a_final_ack_for_a_message_that_is_not_transactional_is_none(tmp_path: P
     assert receiver.content("plain") == [b"x"]
 
 
-@pytest.mark.rule("C-22", "C-27", "C-84", "A-04", "B-230")
-@pytest.mark.parametrize("restart", [True, False])
-def test_an_order_ack_of_a_later_sequence_proves_nothing_of_a_message_that_was_given_up(
-    tmp_path: Path, restart: bool
-) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    lost = _send(world, sender, body=b"lost", dead_letter=True, ttbr=30)
-    world.pass_time(60)
-    world.connect_all()
-    while not any(b"lost" in wire.to_host for wire in world.wires):
-        world.collect()
-        if not any(b"lost" in wire.to_host for wire in world.wires):
-            world.deliver(1 << 20)
-    world.wires[0].cut()
-    _send(world, sender, body=b"late", ttrq=33)
-    _seconds(world, 35, up=False)  # one is past its life and held, the other is gone: the sequence has drained
-    if restart:
-        sender.restart(world.now, snapshot=True)
-    last = _send(world, sender, body=b"last")
-    _seconds(world, 4)
-    assert receiver.content("line1") == [b"last"]
-    assert _state(sender, last) == (confirm.STORED, 0, False)
-    assert _state(sender, lost) == (confirm.WAITING, 0, False)
-    _seconds(world, 25)
-    assert _state(sender, lost) == (confirm.DEAD_LETTERED, 0xC003, True)
-
-
 # ---- without the process ---------------------------------------------------------------------------
 
 
@@ -304,19 +219,6 @@ def test_a_message_that_asks_for_nothing_leaves_nothing(tmp_path: Path) -> None:
     assert sender.store.usage() == 0
     _receive(world, receiver)
     assert receiver.store.outgoing.messages() == []  # no FinalAck
-
-
-@pytest.mark.rule("C-06")
-def test_a_final_ack_that_was_asked_for_alone_finds_nothing(host: Host) -> None:
-    peer = peer_of(1)
-    world = world_of([host], [peer])
-    number = peer.send(b"x")
-    packet = peer.packets[number]
-    packet[parse.transaction_offset(packet)] |= core.TX_FA
-    world.settle()
-    _receive(world, host)
-    world.settle(lambda: bool(peer.rejected))
-    assert peer.rejected == {number: 0x4000}
 
 
 @pytest.mark.rule("B-390", "B-311", "B-312", "B-313", "B-314", "B-403", "C-08", "C-41")
@@ -349,20 +251,6 @@ def test_the_journal_has_what_arrived_and_is_not_transactional(tmp_path: Path) -
     assert _dead(sender, DEAD_LETTER) == []
 
 
-@pytest.mark.rule("C-20", "C-26", "B-312")
-@pytest.mark.parametrize("asked", [True, False])
-def test_an_administration_acknowledgement_of_the_source(tmp_path: Path, asked: bool) -> None:
-    world, _, sender = _hosts(tmp_path)
-    properties: dict[str, Any] = {"administration_queue": "plain", "acknowledge": ["nack-reach-queue"]} if asked else {}
-    sent = _send(world, sender, ttrq=3, **properties)
-    _seconds(world, 5, up=False)
-    with sender.client() as client:
-        nacks = list(client.queue("plain").peek())
-    assert [nack.message_class for nack in nacks] == ([0x8002] if asked else [])
-    if asked:
-        assert nacks[0].correlation_id == sender.store.guid + sent.message_id.to_bytes(4, "little")
-
-
 # ---- dead-letter queues ----------------------------------------------------------------------------
 
 
@@ -384,23 +272,6 @@ def test_an_application_has_its_own_dead_letter_queue(tmp_path: Path) -> None:
     ] == [b"gone"]
 
 
-@pytest.mark.rule("C-37", "B-397")
-def test_a_dead_letter_queue_over_its_quota_takes_no_copy(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    for queue in (DEAD_XACT, DEAD_LETTER, JOURNAL):
-        sender.store.queues.set_quota(queue, 10)
-    lost = _send(world, sender, dead_letter=True, ttrq=3)
-    _send(world, sender, PLAIN, delivery="express", dead_letter=True, ttrq=3)
-    _seconds(world, 4, up=False)
-    _send(world, sender, journal=True)
-    _seconds(world, 1)
-    _receive(world, receiver)
-    _seconds(world, 1)
-    assert [_dead(sender, queue) for queue in (DEAD_XACT, DEAD_LETTER, JOURNAL)] == [[], [], []]
-    assert sender.store.usage() == 0
-    assert _state(sender, lost) == (confirm.DISCARDED, 0x8002, False)
-
-
 @pytest.mark.rule("B-395", "B-085")
 def test_only_the_queue_manager_writes_to_its_queues(host: Host) -> None:
     with host.client() as client:
@@ -410,20 +281,6 @@ def test_only_the_queue_manager_writes_to_its_queues(host: Host) -> None:
             client.queue(name)  # to read from
         with pytest.raises(StoreError, match="not open"):
             client.queue("order_queue$")
-
-
-@pytest.mark.rule("B-398", "B-424", "C-09")
-def test_what_waits_for_its_receipt_counts_towards_the_quota(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    _send(world, sender, dead_letter=True)
-    _seconds(world, 2)
-    used = sender.store.usage()
-    set_numbers(sender.store, Quota=used + 10)
-    with pytest.raises(StoreFull, match=f"{used + 10} bytes"):
-        _send(world, sender)
-    _receive(world, receiver)
-    _seconds(world, 2)
-    _send(world, sender)
 
 
 # ---- what an operator can do and see ---------------------------------------------------------------
@@ -456,24 +313,6 @@ def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -
     _seconds(world, 2)
     assert receiver.content("line1") == [b"1", b"2"]
     assert not _order(sender, "set_on_hold", "DIRECT=OS:plant\\private$\\none", True)
-
-
-@pytest.mark.rule("B-345", "B-346")
-def test_a_pause_that_is_taken_back_at_once_is_none(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    _send(world, sender, body=b"1")
-    _send(world, sender, PLAIN, b"other", delivery="recoverable")
-    world.pass_time(100)
-    exchange(world)
-    receiver.manager.poll(world.now + 2000, world.wall)  # it acknowledges
-    world.collect()
-    assert _order(sender, "set_on_hold", LINE1, True)
-    world.deliver(1 << 20)  # that is a transaction, which sees the pause; a poll would obey it
-    assert _order(sender, "set_on_hold", LINE1, False)
-    _send(world, sender, body=b"2")
-    _seconds(world, 2)
-    assert receiver.content("line1") == [b"1", b"2"]
-    assert sender.manager.report()["outgoing"][0]["state"] == "Connected"
 
 
 @pytest.mark.rule("B-425", "B-151")
@@ -514,22 +353,6 @@ def test_messages_of_an_identity_that_is_gone_are_ended(tmp_path: Path) -> None:
     assert receiver.content("line1") == [b"new"]
 
 
-@pytest.mark.rule("B-413")
-def test_two_queue_managers_of_one_identity_are_noticed(host: Host) -> None:
-    peers = [peer_of(1), peer_of(1)]
-    world = world_of([host], peers)
-    links = [host.manager.accept(address, world.now) for address in ("10.0.0.7", "10.0.0.8")]
-    for peer, link in zip(peers, links, strict=True):
-        assert link
-        peer.connect(world.now)
-        for _ in range(4):
-            host.manager.receive([(link, peer.output(world.now))], world.now, world.wall)
-            for of, data, _ in host.manager.output():
-                if of is link:
-                    peer.receive(data, world.now)
-    assert ["10.0.0.8 and 10.0.0.7" in line for line in host.log] == [True]
-
-
 @pytest.mark.rule("C-33", "C-22", "B-076")
 @pytest.mark.parametrize("reached", [True, False])
 def test_a_restart_remembers_whether_anything_can_have_been_sent(tmp_path: Path, reached: bool) -> None:
@@ -546,29 +369,6 @@ def test_a_restart_remembers_whether_anything_can_have_been_sent(tmp_path: Path,
     assert _dead(sender) == ([] if reached else [(0xC003, False)])
     _seconds(world, 5, up=False)
     assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC003, reached)
-
-
-@pytest.mark.rule("A-24", "B-057")
-def test_when_the_numbers_are_used_up_the_next_sequence_begins(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    _send(world, sender, body=b"1")
-    [queue] = sender.store.outgoing.queues()
-    ordinal, time_stamp, _, last_ack = queue.record
-    sender.store.outgoing.save([queue._replace(record=(ordinal, time_stamp, 0xFFFFFFFE, last_ack))])
-    sents = [_send(world, sender, body=body) for body in (b"2", b"3", b"4")]
-    assert len({sent.tx_sequence_id for sent in sents}) == 2
-    _seconds(world, 40)
-    assert receiver.content("line1") == [b"1", b"2", b"3", b"4"]
-    assert sender.store.outgoing.messages() == []
-
-
-@pytest.mark.rule("C-80")
-def test_outcomes_are_kept_for_as_many_messages_as_configured(tmp_path: Path) -> None:
-    world, _, sender = _hosts(tmp_path, outcomes_kept=2, history_lifetime=60)
-    sents = [_send(world, sender, ttrq=1 + number) for number in range(4)]
-    _seconds(world, 6, up=False)
-    _seconds(world, 60, up=False)
-    assert [_state(sender, sent) is None for sent in sents] == [True, True, False, False]
 
 
 # ---- bad input -------------------------------------------------------------------------------------

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mqqb import headers
 from mqqb.session import Settings
-from mqqb.streams import Entry, OutgoingStream
-from ordack.broker.links import PATIENCE, Turns
 from ordack.broker.sending import Letter
 from ordack.config.config import Config
 
@@ -69,44 +64,3 @@ def test_an_urgent_message_passes_three_hundred_others_of_another_queue(tmp_path
     assert receiver.content("plain") == [b"urgent"]
     behind = next(place for place, body in enumerate(left) if body == "urgent")
     assert behind < 100 + 2 * WINDOW
-
-
-def _queues(priorities: list[list[int]]) -> list[Any]:
-    found = []
-    for number, entries in enumerate(priorities):
-        stream = OutgoingStream(OutgoingStream.new(1))
-        for place, priority in enumerate(entries):
-            stream.append(Entry((number, place), 1, priority=priority))
-        found.append(SimpleNamespace(stream=stream, turn=0))
-    return found
-
-
-@pytest.mark.rule("B-305")
-@given(st.lists(st.lists(st.integers(0, 7), max_size=20), max_size=8), st.data())
-def test_the_highest_priority_goes_first_and_nothing_waits_for_ever(
-    priorities: list[list[int]], data: st.DataObject
-) -> None:
-    queues = _queues(priorities)
-    turns = Turns()
-    sent: list[tuple[int, int, int]] = []
-    while any(queue.stream.next_to_send() for queue in queues):
-        at_most = data.draw(st.integers(1, 30))  # then the window is closed
-        for queue, entry in turns.among(queues):
-            if not at_most:
-                break
-            at_most -= 1
-            waiting = {
-                place: other.stream.next_to_send() for place, other in enumerate(queues) if other.stream.next_to_send()
-            }
-            if (turns.count + 1) % PATIENCE:
-                assert entry.priority == max(head.priority for head in waiting.values())
-                same = [queues[place] for place, head in waiting.items() if head.priority == entry.priority]
-                assert queue.turn == min(other.turn for other in same)
-            else:
-                assert queue.turn == min(queues[place].turn for place in waiting)
-            sent.append((entry.key[0], -entry.priority, entry.key[1]))
-            queue.stream.remove([entry])
-    assert len(sent) == sum(map(len, priorities))
-    for number, entries in enumerate(priorities):
-        own = [(priority, place) for of, priority, place in sent if of == number]
-        assert own == sorted((-priority, place) for place, priority in enumerate(entries))

@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 from mqqb import confirm
 from mqqb.session import Session
-from ordack.broker.commits import Commit, Order, Request
 from ordack.broker.prediction import PredictingSession
-from ordack.client import Letter
 from ordack.config.config import Config
 from ordack.config.settings import NEVER
 from ordack.store import Store
 from ordack.store.database import Database
 
-from tests.host.applications import App, do
 from tests.support.beside import unserved
 from tests.support.host_world import HERE, Host, World, exchange, world_of
 
@@ -139,22 +136,3 @@ def test_what_an_operator_withdraws_ends_at_whatever_moment_that_is(
         moment += 1
     assert moment > 30, "too few moments: nothing was interleaved"
     print(f"{moment - 1} moments")
-
-
-def test_what_is_withdrawn_in_the_batch_in_which_it_was_sent_does_not_leave(tmp_path: Path) -> None:
-    receiver = Host(tmp_path / "receiver")
-    sender = Host(tmp_path / "sender", Config(next_hops={"plant": HERE}), "10.0.0.9")
-    world = world_of([receiver, sender], [])
-    app, operator = App(sender.manager), App(sender.manager)
-    do(sender.manager, app.commits(Letter(LINE1, b"1")))
-    _pass(world)
-    assert receiver.content("line1") == [b"1"]
-    [queue] = sender.store.outgoing.queues()
-    order = Commit(order=Order("withdraw", (queue.identifier, 0, NEVER, [])))
-    withdrawn = Request(operator.application.identifier, 1, order)
-    letters = Letter(LINE1, b"2", dead_letter=True), Letter(LINE1, b"3", dead_letter=True)
-    do(sender.manager, app.commits(*letters), (operator.application, withdrawn), now=world.now)
-    for _ in range(3):
-        _pass(world)
-    assert receiver.content("line1") == [b"1"]
-    assert len(sender.content("system$;deadxact")) == 2
