@@ -109,7 +109,6 @@ conformance: setup-test ## the rules of the specification with the tests that sh
 bench: setup-bench ## speed against a peer measured in the same run, as JSON lines (SIZE= packets of the pipeline's captures)
 	@$(PYTHON_VENV) -m tests.bench.bench
 	@$(PYTHON_VENV) -m tests.bench.bench_service
-	@$(PYTHON_VENV) -m tests.bench.bench_uart
 	@$(PYTHON_VENV) -m tests.bench.bench_loss
 	@$(PYTHON_VENV) -m tests.bench.bench_pipeline $(if $(SIZE),--size $(SIZE))
 

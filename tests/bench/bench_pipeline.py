@@ -1,6 +1,6 @@
 """`make bench`: how fast the pipeline is, one JSON object a line; the ingest against a peer in the same run.
 
-    python -m tests.bench.bench_pipeline [decode] [audit] [follow] [ingest] [--size PACKETS] [--rounds N] [--keep DIR]
+    python -m tests.bench.bench_pipeline [audit] [ingest] [--size PACKETS] [--rounds N] [--keep DIR]
 
 Figures are medians over the rounds; `ratio` is more than 1 where we are faster. Nothing is asserted: machines differ.
 Captures come from tests/support/capture_generator.py: so many packets
@@ -10,7 +10,6 @@ That a cluster of two workers that loses an executor in each stage gives the sam
 """
 
 import argparse
-import itertools
 import json
 import os
 import shutil
@@ -251,67 +250,6 @@ def bench_ingest(fleet: Fleet, size: int, rounds: int) -> None:
         )
 
 
-QUEUES, QUEUES_ROWS = 300, 1000
-
-
-# ---- streaming audit: a folder of files, ours against Spark's own state
-
-
-# ---- decode: captures to columns, and to rows of Spark
-
-SCAN_PACKETS = 20_000
-
-
-def packets_of(paths: list[Path], count: int) -> list[bytes]:
-    """The first packets of a capture, by the reader that is not measured."""
-    from ordack.capture import one_by_one
-
-    with paths[0].open("rb") as file:
-        good = (found.data for found in one_by_one.packets(file) if not found.problem)
-        return list(itertools.islice(good, count))
-
-
-def scan_alone(packets: list[bytes], rounds: int) -> float:
-    """ns a packet of one call of mqqb_scan."""
-    from _mqqb import ffi, lib
-
-    data = b"".join(packets)
-    columns = ffi.new("mqqb_scan_columns *")
-    held = [ffi.new("uint32_t[]", len(packets)) for _ in range(lib.MQQB_SCAN_COLUMNS)]
-    for number, column in enumerate(held):
-        columns.column[number] = column
-    consumed, status = ffi.new("size_t *"), ffi.new("int32_t *")
-    times = []
-    for _ in range(5 * rounds):
-        started = time.process_time_ns()
-        rows = lib.mqqb_scan(data, len(data), columns, len(packets), consumed, status)
-        times.append((time.process_time_ns() - started) / rows)
-        assert rows == len(packets)
-    return float(min(times))
-
-
-def bench_decode(fleet: Fleet, size: int, rounds: int) -> None:
-    """The C scan, the way from a capture to columns, and from there to rows of Spark."""
-    from ordack.capture import columnar
-
-    paths, truth = fleet.capture(size)
-    report(bench="scan", ns_per_packet=scan_alone(packets_of(paths, SCAN_PACKETS), rounds), wanted_ns=20)
-    for name, columns in (("kind alone", ("kind",)), ("all of the scan", None), ("all", columnar.COLUMNS)):
-        times = []
-        for _ in range(rounds):
-            started = time.process_time_ns()
-            rows = sum(batch.rows for batch in columnar.batches([*paths], rows=16384, columns=columns))
-            times.append((time.process_time_ns() - started) / rows)
-        report(bench="capture to columns", columns=name, rows=rows, ns_per_packet=statistics.median(times))
-    spark = spark_session()
-    packets = spark.read.format("mqqb").load(str(paths[0].parent / f"{paths[0].name.rpartition('-')[0]}-*.pcap"))
-    taken: dict[str, list[Cost]] = {}
-    for turn in range(rounds + 1):
-        measured(taken if turn else {}, "rows", packets.write.format("noop").mode("overwrite").save)
-    spark.stop()
-    report(bench="decode in Spark", packets=truth.packets, **middle(taken["rows"], truth.packets))
-
-
 # ---- audit
 
 
@@ -356,30 +294,9 @@ def found_in(result: Any) -> Counter[str]:
     return Counter({kind: count for kind, count in result.summary["violations"].items() if count})
 
 
-def bench_follow(fleet: Fleet, size: int, rounds: int) -> None:
-    """The streaming audit of a folder, with state and results on disk."""
-    from ordack.audit import follow
-
-    paths, truth = fleet.capture(size)
-    folder, checkpoint = fleet.folder / f"follow-{size}", fleet.folder / "checkpoint"
-    folder.mkdir(exist_ok=True)
-    for path in paths:
-        (folder / path.name).unlink(missing_ok=True)
-        (folder / path.name).hardlink_to(path)
-    taken: dict[str, list[Cost]] = {}
-    for turn in range(rounds + 1):
-        shutil.rmtree(checkpoint, ignore_errors=True)
-        follower = follow.Follower(folder, checkpoint)
-        measured(taken if turn else {}, "process", lambda f=follower: [*f.reports(True)])  # type: ignore[misc]
-    for name, costs in taken.items():
-        report(bench=f"follow, {name}", packets=truth.packets, streams=truth.streams, **middle(costs, truth.packets))
-
-
 # Name -> bench of a size of capture, with so many rounds.
 BENCHES: dict[str, Callable[[Fleet, int, int], None]] = {
-    "decode": bench_decode,
     "audit": bench_audit,
-    "follow": bench_follow,
     "ingest": bench_ingest,
 }
 

@@ -1,11 +1,11 @@
 """The whole way of a message through the service, in four processes, and Redis Streams in the same run.
 
-    python -m tests.bench.bench_service [all-in] [alone] [idle] [boards] [--rounds N] [--count N] [--sessions N] ...
+    python -m tests.bench.bench_service [all-in] [alone] [boards] [--rounds N] [--count N] ...
 
 all-in: a program sends to `ordack serve` A, 64 in a commit; A sends to B; a program receives from B, 64 in a commit.
 Redis has `appendfsync always`, a program that adds 64 in a pipeline, and one that reads and acknowledges 64 at a time.
 alone: one message at a time, beside mosquitto, and beside three syncs and a round trip over the loopback.
-idle, boards: what idle sessions cost, and boards that send a message a second each, beside clients of Redis.
+boards: boards that send a message a second each, beside clients of Redis.
 Rounds take turns; figures are medians. `ratio` is more than 1 where ordack is faster. `ordack_syncs` are those of both
 `serve` for a commit of 64, or for a message that is alone. Nothing is asserted: machines differ.
 """
@@ -27,11 +27,9 @@ import time
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 from mqqb.connection import OPEN
-from mqqb.session import Session
 from ordack.client import Client
 from ordack.server import tcp
 
@@ -345,67 +343,11 @@ def resident_kib(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
-def open_session(number: int, port: int) -> socket.socket:
-    """A connection whose session is open, as from a board."""
-    connection = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
-    session = Session(True, number.to_bytes(16, "little"), tcp.now())
-    session.connected(tcp.now(), False)
-    while session.state != OPEN:
-        connection.sendall(session.data_to_send())
-        session.receive_data(connection.recv(1 << 16), tcp.now())
-    return connection
-
-
-class Idle:
-    """What sessions cost that are open and say nothing, and as many clients of Redis, in one round."""
-
-    def __init__(self, sessions: int, folder: Path, stack: contextlib.ExitStack) -> None:
-        roomy(folder / "b", sessions)
-        service, redis = Service(folder, stack), Redis(folder / "data", stack)
-        connect: dict[str, tuple[int, Callable[[int], socket.socket]]] = {
-            service.name: (service.processes[0].pid, partial(open_session, port=service.port)),
-            redis.name: (redis.process.pid, lambda _: socket.create_connection(("127.0.0.1", redis.port))),
-        }
-        self.kib: dict[str, float] = {}
-        for system, (pid, begin) in connect.items():
-            least = resident_kib(pid)
-            for number in range(1, sessions + 1):
-                stack.enter_context(begin(number))
-            self.kib[system] = (resident_kib(pid) - least) / sessions
-        time.sleep(5)
-        syncs = service.syncs()
-        before = {system: cpu_s(pid) for system, (pid, _) in connect.items()}
-        time.sleep(IDLE_S)
-        self.share = {system: 100 * (cpu_s(pid) - before[system]) / IDLE_S for system, (pid, _) in connect.items()}
-        self.syncs = service.syncs() - syncs
-
-
 def roomy(store: Path, sessions: int) -> None:
     """A store that lets so many sessions come from one address, and files for them in this process."""
     files = max(2 * sessions + 1000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     write_settings(store, MaxInSessions=sessions, MaxInSessionsPerAddress=sessions)
-
-
-def idle(rounds: int, sessions: int) -> None:
-    """Both at the same time, in each round."""
-    found = []
-    for _ in range(rounds):
-        with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
-            found.append(Idle(sessions, Path(name), stack))
-    ours, peer = (statistics.median(one.share[kind.name] for one in found) for kind in (Service, Redis))
-    report(
-        bench=f"{sessions} idle sessions",
-        unit="percent of a core",
-        bar="ordack_value <= 2, ordack_kib_a_session <= 20",
-        ordack_value=ours,
-        ordack_kib_a_session=statistics.median(one.kib[Service.name] for one in found),
-        ordack_syncs=statistics.median(one.syncs for one in found),
-        peer=Redis.name,
-        peer_value=peer,
-        peer_kib_a_session=statistics.median(one.kib[Redis.name] for one in found),
-        ratio=peer / ours if ours else None,
-    )
 
 
 class Fleet:
@@ -551,16 +493,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--sessions", type=int, default=5_000)
     parser.add_argument("--boards", type=int, default=1_000)
-    parser.add_argument("benches", nargs="*", metavar="bench", help="all-in, alone, idle, boards; all by default")
+    parser.add_argument("benches", nargs="*", metavar="bench", help="all-in, alone, boards; all by default")
     options = parser.parse_args()
     if not shutil.which("redis-server"):
         sys.exit("redis-server is missing: make setup-bench installs it")
     benches: dict[str, Callable[[], None]] = {
         "all-in": lambda: [all_in(options.rounds, options.count, size) for size in (1024, 64)],
         "alone": lambda: one_at_a_time(options.rounds, 1024),
-        "idle": lambda: idle(options.rounds, options.sessions),
         "boards": lambda: connected_boards(options.rounds, options.boards, 64),
     }
     for name in options.benches or benches:

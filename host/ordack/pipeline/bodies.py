@@ -21,7 +21,6 @@ that is there twice, the last counts.
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import datetime
 import io
@@ -42,39 +41,38 @@ JSON, CBOR = "json", "cbor"
 FORMATS = (JSON, CBOR)
 
 SHOWN_MAX = 60  # characters of a value in a reason
+INFINITE = float("inf"), float("-inf")
 
-_INTEGERS: dict[type[types.DataType], int] = {
-    types.ByteType: 8,
-    types.ShortType: 16,
-    types.IntegerType: 32,
-    types.LongType: 64,
+_BITS: dict[type[types.DataType], int] = {
+    types.ByteType: 8, types.ShortType: 16, types.IntegerType: 32, types.LongType: 64,
+}  # fmt: skip
+# The classes of values that fit a column as they are read from JSON.
+_ACCEPTED: dict[type[types.DataType], tuple[type, ...]] = {
+    **dict.fromkeys(_BITS, (int,)),
+    types.BooleanType: (bool,),
+    types.FloatType: (int, float, Decimal),
+    types.DoubleType: (int, float, Decimal),
+    types.DecimalType: (int, Decimal),
+    **dict.fromkeys((types.StringType, types.BinaryType, types.DateType, types.TimestampType), (str,)),
+    types.TimestampNTZType: (str,),
+    types.StructType: (dict,),
+    types.MapType: (dict,),
+    types.ArrayType: (list,),
 }
-_SIMPLE = (
-    types.BooleanType,
-    types.FloatType,
-    types.DoubleType,
-    types.DecimalType,
-    types.StringType,
-    types.BinaryType,
-    types.DateType,
-    types.TimestampType,
-    types.TimestampNTZType,
-    *_INTEGERS,
-)
-_EXTENDED_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_EXTENDED_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d", re.ASCII)
+# And from CBOR, where they are others.
+_ACCEPTED_CBOR: dict[type[types.DataType], tuple[type, ...]] = {
+    **_ACCEPTED,
+    types.BinaryType: (bytes,),
+    types.DateType: (str, datetime.date),
+    **dict.fromkeys((types.TimestampType, types.TimestampNTZType), (str, datetime.datetime)),
+}
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d", re.ASCII)
 _SELF_DESCRIBED = b"\xd9\xd9\xf7"  # a tag in front of CBOR that says that it is CBOR, and nothing of the value
 _NAMES = {
-    dict: "an object",
-    list: "an array",
-    str: "a string",
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    Decimal: "a number",
-    bytes: "a byte string",
-    type(None): "null",
-}
+    dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number",
+    Decimal: "a number", bytes: "a byte string", type(None): "null",
+}  # fmt: skip
 
 
 class Misfit(Exception):
@@ -96,87 +94,77 @@ class Bodies:
         for field in fields:
             if not field.name.startswith(prefix) or field.name == prefix:
                 raise SchemaError(f"column {field.name}: the name must be the prefix {prefix!r} and a field's name")
-            _check(field.name, field)
-        _check_names("", fields)
-        self.fields = list(fields)
-        self._names = [field.name[len(prefix) :] for field in fields]
+        _check("", types.StructType(list(fields)))
+        self._fields = [(field.name, field.name[len(prefix) :], field.dataType) for field in fields]
         self._types = [to_arrow_type(field.dataType, timezone="UTC") for field in fields]
-        exact = any(_has_decimal(field.dataType) for field in fields)
-        self._load = _json_loader(exact) if body_format == JSON else _load_cbor
+        self._load = _json_loader("decimal" in str(fields).lower()) if body_format == JSON else _load_cbor
         self._cbor = body_format == CBOR
+        self._accepted = _ACCEPTED if body_format == JSON else _ACCEPTED_CBOR
 
     def decode(self, bodies: Sequence[bytes]) -> tuple[list[pa.Array], pa.Array]:
         """The columns of these bodies, and for each body null or the reason why it is malformed; then all its columns
         are null."""
-        reasons: list[str | None] = [None] * len(bodies)
-        documents: list[dict[Any, Any]] = []
-        for row, body in enumerate(bodies):
+        reasons: list[str | None] = []
+        columns: list[list[Any]] = [[] for _ in self._fields]
+        for body in bodies:
+            reason, row = None, [None] * len(columns)
             try:
-                documents.append(self._load(body))
+                document = self._load(body)
+                row = [self._convert(name, kind, document.get(inside)) for name, inside, kind in self._fields]
             except Misfit as misfit:
-                reasons[row] = str(misfit)
-                documents.append({})
-        columns = []
-        for field, name, arrow in zip(self.fields, self._names, self._types, strict=True):
-            columns.append(self._column(field, arrow, [document.get(name) for document in documents], reasons))
-        if any(reasons):
-            rows = pa.array([None if reason else row for row, reason in enumerate(reasons)], pa.int64())
-            columns = [column.take(rows) for column in columns]
-        return columns, pa.array(reasons, pa.string())
+                reason = str(misfit)
+            reasons.append(reason)
+            for column, value in zip(columns, row):
+                column.append(value)
+        return [pa.array(*one) for one in zip(columns, self._types)], pa.array(reasons, pa.string())
 
-    def _column(
-        self, field: types.StructField, arrow: pa.DataType, values: list[Any], reasons: list[str | None]
-    ) -> pa.Array:
-        """A column value by value, noting the first reason of each body."""
-        converted: list[Any] = [None] * len(values)
-        for row, value in enumerate(values):
-            if reasons[row] is None:
-                try:
-                    converted[row] = _convert(field.name, field.dataType, value, self._cbor)
-                except Misfit as misfit:
-                    reasons[row] = str(misfit)
-        return pa.array(converted, arrow)
-
-
-def _check(path: str, field: types.StructField) -> None:
-    if not field.nullable:
-        raise SchemaError(f"column {path} is NOT NULL, but the columns of a malformed body are null: leave it out")
-    _check_type(path, field.dataType)
-
-
-def _check_names(path: str, fields: Sequence[types.StructField]) -> None:
-    """Tables and SQL do not tell names apart by case."""
-    seen: dict[str, str] = {}
-    for name in (field.name for field in fields):
-        if name.lower() in seen:
-            other = seen[name.lower()]
-            raise SchemaError(f"column {path}{name} is there already, as {path}{other}: case does not tell names apart")
-        seen[name.lower()] = name
+    def _convert(self, path: str, kind: types.DataType, value: Any) -> Any:
+        """The value as pyarrow takes it for a column of this type. Raises Misfit."""
+        if value is None or value is cbor2.undefined:
+            return None
+        if type(value) not in self._accepted[type(kind)]:
+            fraction = " with a fraction or an exponent" if isinstance(value, (float, Decimal)) else ""
+            raise Misfit(f"{path}: {_shown(value)} is {_kind(value)}{fraction}, the column is {_name(kind)}")
+        if isinstance(kind, types.StructType):
+            return {
+                field.name: self._convert(f"{path}.{field.name}", field.dataType, value.get(field.name))
+                for field in kind.fields
+            }
+        if isinstance(kind, types.ArrayType):
+            return [self._convert(f"{path}[{at}]", kind.elementType, one) for at, one in enumerate(value)]
+        if isinstance(kind, types.MapType):
+            return [
+                (
+                    self._convert(f"{path}, a key", kind.keyType, key),
+                    self._convert(f"{path}[{key!r}]", kind.valueType, one),
+                )
+                for key, one in value.items()
+            ]
+        return _scalar(path, kind, value, self._cbor)
 
 
-def _check_type(path: str, kind: types.DataType) -> None:
+def _check(path: str, kind: types.DataType) -> None:
+    """Raises SchemaError for a type that no body is decoded into."""
     if isinstance(kind, types.StructType):
-        _check_names(f"{path}.", kind.fields)
-        for inner in kind.fields:
-            _check(f"{path}.{inner.name}", inner)
+        seen: dict[str, str] = {}  # tables and SQL do not tell names apart by case
+        for field in kind.fields:
+            name = f"{path}.{field.name}".lstrip(".")
+            if not field.nullable:
+                raise SchemaError(
+                    f"column {name} is NOT NULL, but the columns of a malformed body are null: leave it out"
+                )
+            if other := seen.get(name.lower()):
+                raise SchemaError(f"column {name} is there already, as {other}: case does not tell names apart")
+            seen[name.lower()] = name
+            _check(name, field.dataType)
     elif isinstance(kind, types.ArrayType):
-        _check_type(f"{path}[]", kind.elementType)
+        _check(f"{path}[]", kind.elementType)
     elif isinstance(kind, types.MapType):
         if not isinstance(kind.keyType, types.StringType):
             raise SchemaError(f"column {path} is a {kind.simpleString()}: keys of a map are STRING")
-        _check_type(f"{path}[]", kind.valueType)
-    elif type(kind) not in _SIMPLE:
+        _check(f"{path}[]", kind.valueType)
+    elif type(kind) not in _ACCEPTED:
         raise SchemaError(f"column {path} is of the type {_name(kind)}, which bodies are not decoded into")
-
-
-def _has_decimal(kind: types.DataType) -> bool:
-    if isinstance(kind, types.StructType):
-        return any(_has_decimal(field.dataType) for field in kind.fields)
-    if isinstance(kind, types.ArrayType):
-        return _has_decimal(kind.elementType)
-    if isinstance(kind, types.MapType):
-        return _has_decimal(kind.valueType)
-    return isinstance(kind, types.DecimalType)
 
 
 def _name(kind: types.DataType) -> str:
@@ -194,12 +182,6 @@ def _json_loader(exact: bool) -> Callable[[bytes], dict[Any, Any]]:
     def load(body: bytes) -> dict[Any, Any]:
         if not body:
             raise Misfit("no JSON: the body is empty")
-        if body[:1] == b"{" and body[1:2] != b"\0":  # in UTF-8, if it is JSON, and mostly nothing is in front or behind
-            with contextlib.suppress(ValueError, RecursionError, InvalidOperation):
-                text = body.decode()
-                found, end = decoder.raw_decode(text)
-                if end == len(text):
-                    return found  # type: ignore[no-any-return]
         try:
             document = decoder.decode(body.decode(json.detect_encoding(body)))
         except UnicodeDecodeError as error:
@@ -233,82 +215,42 @@ def _kind(value: Any) -> str:
     return _NAMES.get(type(value), f"a {type(value).__name__}")
 
 
-def _convert(path: str, kind: types.DataType, value: Any, cbor: bool) -> Any:
-    """The value as pyarrow takes it for a column of this type. Raises Misfit."""
-    if value is None or value is cbor2.undefined:
-        return None
-    if isinstance(kind, types.StructType):
-        _expect(path, kind, value, dict)
-        return {
-            field.name: _convert(f"{path}.{field.name}", field.dataType, value.get(field.name), cbor)
-            for field in kind.fields
-        }
-    if isinstance(kind, types.ArrayType):
-        _expect(path, kind, value, list)
-        return [_convert(f"{path}[{number}]", kind.elementType, element, cbor) for number, element in enumerate(value)]
-    if isinstance(kind, types.MapType):
-        _expect(path, kind, value, dict)
-        for key in value:
-            _expect(f"{path}, a key", types.StringType(), key, str)
-        return [
-            (_text(path, key), _convert(f"{path}[{key!r}]", kind.valueType, inner, cbor))
-            for key, inner in value.items()
-        ]
-    return _scalar(path, kind, value, cbor)
-
-
 def _scalar(path: str, kind: types.DataType, value: Any, cbor: bool) -> Any:
-    if isinstance(kind, types.BooleanType):
-        _expect(path, kind, value, bool)
-        return value
-    if type(kind) in _INTEGERS:
-        _expect(path, kind, value, int)
-        bits = _INTEGERS[type(kind)]
-        if not -1 << bits - 1 <= value < 1 << bits - 1:
-            raise _out_of_range(path, kind, value)
-        return value
+    """Of a class that the column accepts."""
+    if (bits := _BITS.get(type(kind))) and not -1 << bits - 1 <= value < 1 << bits - 1:
+        raise _out_of_range(path, kind, value)
     if isinstance(kind, (types.FloatType, types.DoubleType)):
-        _expect(path, kind, value, int, float, Decimal)
         return _float(path, kind, value, cbor)
     if isinstance(kind, types.DecimalType):
-        _expect(path, kind, value, int, Decimal)
         return _decimal(path, kind, value)
     if isinstance(kind, types.StringType):
-        _expect(path, kind, value, str)
-        return _text(path, value)
-    if isinstance(kind, types.BinaryType):
-        _expect(path, kind, value, bytes if cbor else str)
-        if cbor:
-            return value
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Misfit(f"{path}: {_shown(value)} holds half a character") from None
+    elif isinstance(kind, types.BinaryType) and isinstance(value, str):
         try:
             return base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError):
-            raise Misfit(f"{path}: {_shown(value)} is not base64") from None
-    if isinstance(kind, types.DateType):
-        if type(value) is datetime.date and cbor:
-            return value
-        _expect(path, kind, value, str)
-        try:
-            if _EXTENDED_DATE.fullmatch(value):
-                return datetime.date.fromisoformat(value)
         except ValueError:
-            pass
+            raise Misfit(f"{path}: {_shown(value)} is not base64") from None
+    elif isinstance(kind, types.DateType) and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            if _DATE.fullmatch(value):
+                return datetime.date.fromisoformat(value)
         raise Misfit(f"{path}: {_shown(value)} is no date of the form 2026-11-21")
-    return _time(path, kind, value, cbor)
+    elif isinstance(kind, (types.TimestampType, types.TimestampNTZType)):
+        return _time(path, kind, value)
+    return value
 
 
-def _float(path: str, kind: types.DataType, value: Any, cbor: bool) -> float:
-    if cbor and isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return value
+def _float(path: str, kind: types.DataType, value: float | Decimal, cbor: bool) -> float:
     try:
         number = float(value)
     except OverflowError:
         raise _out_of_range(path, kind, value) from None
-    if isinstance(kind, types.FloatType):
-        rounded = pa.scalar(number, pa.float64()).cast(pa.float32()).as_py()
-    else:
-        rounded = number
-    if rounded in (float("inf"), float("-inf")):
+    single = isinstance(kind, types.FloatType)
+    rounded = pa.scalar(number, pa.float64()).cast(pa.float32()).as_py() if single else number
+    if rounded in INFINITE and not (cbor and value in INFINITE):
         raise _out_of_range(path, kind, value)
     return number
 
@@ -327,45 +269,23 @@ def _decimal(path: str, kind: types.DecimalType, value: int | Decimal) -> Decima
         raise _out_of_range(path, kind, value) from None
 
 
-def _time(path: str, kind: types.DataType, value: Any, cbor: bool) -> datetime.datetime:
+def _time(path: str, kind: types.DataType, value: str | datetime.datetime) -> datetime.datetime:
     zoned = isinstance(kind, types.TimestampType)
-    if not (cbor and isinstance(value, datetime.datetime)):
-        _expect(path, kind, value, str)
+    if isinstance(value, str):
         try:
-            if not _EXTENDED_TIME.match(value):
+            if not _TIME.match(value):
                 raise ValueError
             value = datetime.datetime.fromisoformat(value)
         except ValueError:
-            raise Misfit(
-                f"{path}: {_shown(value)} is no time of the form 2026-11-21T18:30:00" + ("Z" if zoned else "")
-            ) from None
-    assert isinstance(value, datetime.datetime)
+            form = "2026-11-21T18:30:00" + ("Z" if zoned else "")
+            raise Misfit(f"{path}: {_shown(value)} is no time of the form {form}") from None
     if zoned != (value.tzinfo is not None):
-        raise Misfit(
-            f"{path}: {_shown(value.isoformat())} has {'no' if zoned else 'an'} offset from UTC, "
-            f"a {_name(kind)} has {'one' if zoned else 'none'}"
-        )
+        lacks, has = ("no", "one") if zoned else ("an", "none")
+        raise Misfit(f"{path}: {_shown(value.isoformat())} has {lacks} offset from UTC, a {_name(kind)} has {has}")
     try:
         return value.astimezone(datetime.UTC) if zoned else value
     except OverflowError:
         raise _out_of_range(path, kind, value.isoformat()) from None
-
-
-def _text(path: str, value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Misfit(f"{path}: {_shown(value)} holds half a character") from None
-    return value
-
-
-def _expect(path: str, kind: types.DataType, value: Any, *accepted: type) -> None:
-    if type(value) not in accepted:
-        raise Misfit(
-            f"{path}: {_shown(value)} is {_kind(value)}"
-            + (" with a fraction or an exponent" if isinstance(value, (float, Decimal)) else "")
-            + f", the column is {_name(kind)}"
-        )
 
 
 def _out_of_range(path: str, kind: types.DataType, value: Any) -> Misfit:
