@@ -81,10 +81,6 @@ class Chip(NamedTuple):
         command: list[str | Path] = [*self.qemu, "-object", memory, "-display", "none", "-monitor", "none"]
         return [*command, "-semihosting", "-kernel", firmware or self.firmware, "-append", settings]
 
-    def lan_with(self, mac: str) -> tuple[str, ...]:
-        """`lan` with this address."""
-        return (*self.lan[:-1], f"{self.lan[-1]},mac={mac}")
-
 
 M3 = Chip("mps2-an385", "Cortex-M3", ("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram"))
 CHIPS = (M3,)

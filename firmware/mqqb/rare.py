@@ -271,8 +271,6 @@ def _parse_address(data: "Buffer", at: int, limit: int, header_id: int) -> "tupl
         raise core.Malformed("wire.md 2.8", "MQFAddressHeader.HeaderID", "not 0x%04X" % header_id)
     if size < 12 or size > limit - at:
         raise core.Malformed("B-431", "MQFAddressHeader.HeaderSize", "below 12 or beyond PacketSize")
-    if count > (size - 12) // 6:  # FormatType, one character, NUL
-        raise core.Malformed("B-431", "MQFAddressHeader.ElementCount", "more elements than HeaderSize has room for")
     raw = bytes(data[at + 12 : at + size])
     address = MQFAddressHeader((), raw, count)
     address.reserved = reserved

@@ -2,14 +2,11 @@
 
 import json
 import os
-import re
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,72 +46,12 @@ def test_a_board_has_its_core_and_its_settings(mps2: Callable[..., Machine]) -> 
     assert "year 2000" in machine.output  # no clock, and nobody told it the time
 
 
-def test_mps2_has_a_clock_if_it_is_given_one(mps2: Callable[..., Machine]) -> None:
-    before = int(time.time())
-    machine = mps2("import mps2, time\nprint('time', time.time())\nmps2.power_off()\n", settings="rtc=1")
-    assert machine.ended() == 0
-    told = int(machine.output.split("time ")[1].split()[0]) + 946684800
-    assert before <= told <= time.time() + 1
-
-
 def test_mps2_starts_with_a_blank_flash_and_without_semihosting(machines: Callable[..., Machine]) -> None:
     machine = machines(
         *("qemu-system-arm", "-machine", "mps2-an385", "-display", "none", "-monitor", "none"),
         *("-kernel", M3.firmware, "-serial", "stdio"),
     )
     machine.until("MicroPython v")
-
-
-FILE_MAIN = """\
-import os
-try:
-    with open("last") as file:
-        print("was", file.read(), "and")
-except OSError:
-    print("was nothing and")
-number = 0
-file = open("log", "a")
-while True:
-    number += 1
-    file.write("%d\\n" % number)
-    file.flush()
-    with open("new", "w") as last:
-        last.write(str(number))
-    os.rename("new", "last")
-    print("wrote", number)
-"""
-
-
-def test_what_a_board_flushed_survives_the_end_of_qemu(mps2: Callable[..., Machine]) -> None:
-    machine = mps2(FILE_MAIN)
-    machine.until("was nothing")
-    machine.until("wrote 20")
-    machine.kill()
-    written = machine.output.rpartition("\n")[0].count("wrote ")  # the last line may be a part of one
-    machine = mps2()
-    was = int(machine.until(" and").split("was ")[1].split()[0])
-    assert was >= written >= 20
-
-
-def test_flash_is_nor(mps2: Callable[..., Machine]) -> None:
-    machine = mps2(
-        "import mps2\n"
-        "flash = mps2.Flash()\n"
-        "data = bytearray(2)\n"
-        "flash.ioctl(6, 511)\n"
-        "flash.writeblocks(511, b'\\x0f\\xff', 100)\n"
-        "flash.writeblocks(511, b'\\xfa\\x00', 100)\n"
-        "flash.readblocks(511, data, 100)\n"
-        "print('flash', data, flash.wear()[1] > 0)\n"
-        "try:\n"
-        "    flash.writeblocks(511, b'ab', 4095)\n"
-        "except OSError as error:\n"
-        "    print('outside', error)\n"
-        "mps2.power_off()\n",
-    )
-    assert machine.ended() == 0
-    assert "flash bytearray(b'\\n\\x00') True" in machine.output
-    assert "outside [Errno 5] EIO" in machine.output
 
 
 def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine]) -> None:
@@ -146,49 +83,6 @@ def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine]) -> None:
     assert "bfar f0000000" in machine.output
 
 
-ECHO_MAIN = """\
-import asyncio, machine, select, sys
-uart = machine.UART(1, 115200, rxbuf=512, flow=machine.UART.RTS)
-poll = select.poll()
-poll.register(uart, select.POLLIN)
-print("ready")
-data = bytearray(64)
-count = 0
-while count < 4096:
-    poll.poll()
-    some = uart.readinto(data) or 0
-    count += some
-    rest = memoryview(data)[:some]
-    while rest:  # the host may be slow, and the ring full
-        rest = rest[uart.write(rest) or 0:]
-print("all back")
-
-async def echo():
-    stream = asyncio.StreamReader(uart)
-    line = await stream.readline()
-    stream.write(b"<" + line)
-    await stream.drain()
-asyncio.run(echo())
-
-uart.init(115200, rxbuf=32, flow=machine.UART.RTS)
-print("holds")
-while uart.any() < 32:
-    machine.idle()
-machine.lightsleep(50)
-held = b""
-while len(held) < 1000:
-    held += uart.read() or b""
-print("held", held == bytes(range(250)) * 4)
-
-uart.init(115200, rxbuf=32)
-print("narrow")
-poll.poll()
-while "overruns=0" in str(uart):
-    pass
-print("lost some", uart.any())
-"""
-
-
 def with_uart(
     mps2: Callable[..., Machine], program: str, place: Path, serial: Sequence[str], **options: Any
 ) -> tuple[Machine, socket.socket]:
@@ -200,33 +94,6 @@ def with_uart(
         machine = mps2(program, "-chardev", f"socket,id=uart1,path={place}", *serial, **options)
         line, _ = server.accept()
     return machine, line
-
-
-def test_a_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], tmp_path: Path) -> None:
-    machine, line = with_uart(mps2, ECHO_MAIN, tmp_path / "uart1", M3.line)
-    with line:
-        line.settimeout(DEADLINE_S)
-        machine.until("ready")
-        sent = bytes(range(256)) * 16
-        sender = threading.Thread(target=line.sendall, args=(sent,))
-        sender.start()
-        received = b""
-        while len(received) < len(sent):
-            received += line.recv(4096)
-        sender.join()
-        assert received == sent
-        machine.until("all back")
-        line.sendall(b"\n")  # one byte: the host may pause between two
-        received = b""
-        while not received.endswith(b"\n"):
-            received += line.recv(100)
-        assert received == b"<\n"
-        machine.until("holds")
-        line.sendall(bytes(range(250)) * 4)
-        machine.until("held True")
-        machine.until("narrow")
-        line.sendall(bytes(100))
-        machine.until("lost some 32")
 
 
 DEAF_MAIN = """\
@@ -254,62 +121,6 @@ def test_mps2_hears_nothing_while_it_erases_if_that_takes_time(mps2: Callable[..
             if lost:
                 machine.until("took True")
             machine.until(f"has lost {lost}")
-
-
-LAN_MAIN = """\
-import errno, mps2, network, select, socket, time
-lan = network.LAN()
-lan.active(True)
-begin = time.ticks_ms()
-while not lan.isconnected() and time.ticks_diff(time.ticks_ms(), begin) < 20000:
-    time.sleep_ms(1)
-print("mac", lan.config("mac"), "address", lan.ifconfig()[0])
-
-def connect(port):
-    s = socket.socket()
-    s.setblocking(False)
-    begin = time.ticks_ms()
-    try:
-        s.connect(("10.0.2.2", port))
-        print("connected at once")
-    except OSError as error:
-        print("begins", errno.errorcode[error.errno], time.ticks_diff(time.ticks_ms(), begin) < 5000)
-    poll = select.poll()
-    poll.register(s, select.POLLOUT)
-    print("events", [event & ~select.POLLOUT for _, event in poll.poll(20000)])
-    return s
-
-s = connect(int(mps2.setting("port")))
-s.write(b"from the board\\n")
-s.setblocking(True)
-print("answer", s.readline())
-s.close()
-s = connect(int(mps2.setting("closed")))
-try:
-    s.write(b"x")
-except OSError as error:
-    print("refused", errno.errorcode[error.errno])
-mps2.power_off()
-"""
-
-
-def test_a_board_reaches_a_server_over_ethernet(mps2: Callable[..., Machine]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        server.settimeout(DEADLINE_S)
-        settings = f"port={server.getsockname()[1]} closed={closed.getsockname()[1]}"
-        machine = mps2(LAN_MAIN, *M3.lan_with("52:54:00:00:00:2a"), settings=settings)
-        connection, _ = server.accept()
-        with connection:
-            connection.settimeout(DEADLINE_S)
-            assert connection.recv(100) == b"from the board\n"
-            connection.sendall(b"from the host\n")
-            assert machine.ended() == 0, machine.output
-    assert "mac b'RT\\x00\\x00\\x00*' address 10.0.2.15" in machine.output
-    # a refusal can be there before connect() returns; what is refused is heard of at the latest when written to
-    assert re.search(r"begins (EINPROGRESS|ECONN\w+) True", machine.output)
-    assert "answer b'from the host\\n'" in machine.output
-    assert "refused ECONN" in machine.output
 
 
 def test_the_walk_through_with_no_board_works(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_module_is_for_its_processor_and_small(arch: str, number: int) -> None
 
 def test_the_checks_of_the_core_pass_on_a_native_module() -> None:
     output = run("tests/mp/test_core.py", path=f".frozen:{NATIVE / 'x64'}:.:tests/mp", cwd=BOARD)
-    assert output.startswith("core: c-module ")
+    assert output.startswith("core: c-module\n")
     assert re.search(r"\n\d\d+ passed, 0 failed\s*\Z", output), output
 
 
@@ -77,7 +77,7 @@ def test_the_checks_of_the_core_pass_on_a_cortex_m3_with_a_stock_firmware(
     script = f"import sys\nsys.path[:0] = ['tests/mp', 'build/natmod/{arch}']\n{checks}"
     result = on_mps2.run(script, 100, firmware=stock)
     assert result.returncode == 0, result.stdout
-    assert "core: c-module " in result.stdout
+    assert "core: c-module\n" in result.stdout
     assert re.search(r"\n\d\d+ passed, 0 failed\s*\Z", result.stdout), result.stdout
 
 

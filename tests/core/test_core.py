@@ -80,11 +80,6 @@ def test_worked_case(check: Callable[[Any], None], c: Any) -> None:
     check(c)
 
 
-@pytest.mark.parametrize("comparison", MP["COMPARISONS"])
-def test_seeded_comparison(comparison: Callable[[Any], None]) -> None:
-    comparison(core_cffi)
-
-
 # ---- names ------------------------------------------------------------------------------------------
 
 
@@ -358,58 +353,6 @@ def test_frame(c: Any, flags: int, size: int, have: int) -> None:
 # ---- C against its twin -----------------------------------------------------------------------------
 
 
-@st.composite
-def wire_bytes(draw: st.DrawFn) -> tuple[int, bytes]:
-    """A part and bytes for it: in range, with some bytes changed, or anything."""
-    part, values = draw(parts())
-    data = bytearray(struct.pack(LAYOUTS[part], *values))
-    for _ in range(draw(st.integers(0, 3))):
-        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
-    return part, draw(st.one_of(st.just(bytes(data)), st.binary(max_size=64), st.just(bytes(data[:-1]))))
-
-
-@given(drawn=wire_bytes(), offset=st.integers(-1, 66), end=st.integers(-1, 66))
-def test_unpack_and_frame_agree(drawn: tuple[int, bytes], offset: int, end: int) -> None:
-    part, data = drawn
-    for first, last in ((0, len(data)), (offset, end)):
-        one, two = (array("I", [7] * 16) for _ in range(2))
-        assert outcome(core_cffi.unpack, part, one, data, first, last) == outcome(
-            core_py.unpack, part, two, data, first, last
-        )
-        assert one == two
-        assert outcome(core_cffi.frame, data, first, last, one) == outcome(core_py.frame, data, first, last, two)
-        assert one == two
-
-
-@given(
-    part=st.integers(-1, core.PARTS),
-    drawn=parts(),
-    changes=st.dictionaries(st.integers(0, 15), U32, max_size=3),
-    count=st.integers(0, 17),
-    size=st.integers(0, 70),
-    offset=st.integers(-1, 20),
-)
-def test_pack_agrees(
-    part: int, drawn: tuple[int, list[Any]], changes: dict[int, int], count: int, size: int, offset: int
-) -> None:
-    native = "=" + LAYOUTS[drawn[0]][1:].replace("B", "I").replace("H", "I")
-    fields = array("I", struct.pack(native, *drawn[1]))
-    for place, value in changes.items():
-        if place < len(fields):
-            fields[place] = value
-    calls: list[tuple[int, array[int], int, int]] = [
-        (drawn[0], fields, 64, 0),
-        (drawn[0], fields, size, offset),
-        (part, array("I", (*fields, *bytes(17)))[:count], size, offset),
-    ]
-    for which, given_fields, room, at in calls:
-        one, two = (bytearray(b"\xa5" * room) for _ in range(2))
-        assert outcome(core_cffi.pack, which, given_fields, one, at) == outcome(
-            core_py.pack, which, given_fields, two, at
-        )
-        assert one == two
-
-
 @pytest.mark.rule("B-090", "B-103", "B-107", "B-222", "B-223", "A-23", "OP-15")
 @pytest.mark.parametrize("c", CORES)
 @given(base=U16, flags=U32, behind=st.integers(0, 0x8000), beyond=st.integers(1, 0x7FFF))
@@ -421,54 +364,6 @@ def test_what_an_acknowledgement_bit_means(c: Any, base: int, flags: int, behind
     assert c.is_acked(base, flags, (base + beyond) & 0xFFFF) is ((base + beyond) & 0xFFFF in named)
     assert c.serial_after((base + beyond) & 0xFFFF, base)
     assert not c.serial_after((base - behind) & 0xFFFF, base)
-
-
-@pytest.mark.untraced
-@given(
-    counts=st.lists(U16, min_size=12, max_size=12),
-    flags=U32,
-    header=st.lists(U16, min_size=7, max_size=7),
-    bits=U32,
-    yes=st.booleans(),
-)
-def test_any_session_state_agrees(counts: list[int], flags: int, header: list[int], bits: int, yes: bool) -> None:
-    """Restored, far apart or impossible: the cores do the same."""
-    counts[core.SESSION_ACK_FLAGS] = flags
-    header[core.ACKS_FLAGS] = bits
-    calls: list[tuple[str, tuple[Any, ...]]] = [
-        ("session_can_send", ()),
-        ("session_sent", (yes,)),
-        ("session_received", (yes,)),
-        ("session_stored", (yes,)),
-        ("session_unacked_received", ()),
-        ("session_unacked_sent", ()),
-        ("session_fill", (array("I", header),)),
-        ("session_check", (array("I", header), yes)),
-    ]
-    for name, arguments in calls:
-        one, two = array("I", counts), array("I", counts)
-        others = [array("I", a) if isinstance(a, array) else a for a in arguments]
-        assert outcome(getattr(core_cffi, name), one, *arguments) == outcome(getattr(core_py, name), two, *others)
-        assert (one, list(arguments)) == (two, others), name
-
-
-@given(record=st.lists(U32, min_size=4, max_size=4), fields=st.lists(U32, min_size=9, max_size=9), near=st.booleans())
-def test_any_stream_state_agrees(record: list[int], fields: list[int], near: bool) -> None:
-    """Restored, at an end of a range or impossible: the cores do the same."""
-    if near:
-        fields[0:2] = record[0:2]  # an OrderAck of this sequence
-        fields[5:7] = record[0:2]  # a message of this sequence
-    header = array("I", [0, *fields[5:7], *fields[3:5]])
-    for name, arguments in (
-        ("accept", (header,)),
-        ("stamp", (fields[8], header)),
-        ("order_ack_received", (array("I", fields),)),
-        ("roll", ()),
-    ):
-        one, two = array("I", record), array("I", record)
-        others = [array("I", a) if isinstance(a, array) else a for a in arguments]
-        assert outcome(getattr(core_cffi, name), one, *arguments) == outcome(getattr(core_py, name), two, *others)
-        assert (one, list(arguments)) == (two, others), name
 
 
 @pytest.mark.rule("B-087", "B-088", "B-090", "B-101", "B-103", "B-108", "B-118", "A-23", "A-25", "A-32")

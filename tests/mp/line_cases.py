@@ -50,18 +50,6 @@ def raises(kind, function, *arguments):
     return False
 
 
-def test_frames_come_back_whatever_is_in_them():
-    numbers = worlds.Random(1)
-    for size in list(range(7, 20)) + [100, 248, 249]:
-        for zeros in (1, 2, 5, 300):
-            mixed = bytes(numbers.below(256) if numbers.below(zeros) == 0 else 0 for _ in range(size))
-            for content in (mixed, bytes(size), b"\xff" * size):
-                sealed = bytearray(frame(content))
-                assert sealed.find(b"\0") == len(sealed) - 1 == size + 5
-                assert line.unseal(sealed, memoryview(sealed), 0, len(sealed) - 1)
-                assert sealed[1:-5] == content
-
-
 def test_the_core_and_its_twin_make_the_same_of_everything():
     numbers = worlds.Random(2)
     for turn in range(2000):
@@ -532,15 +520,6 @@ def test_an_opener_that_has_started_anew_is_heard_at_once():
     assert world.connected()
 
 
-def test_a_frame_without_an_end_is_none_when_it_is_too_long():
-    world = joined()
-    other = world.ends[1].line
-    world.arrive(1, bytes([1]) * (line.FRAME_MAX - 1))
-    assert (other.state, other.damaged) == (line.OPEN, 0)
-    world.arrive(1, b"\1")
-    assert (other.state, other.damaged) == (line.OPEN, 1)
-
-
 def test_silence_ends_a_connection_and_sending_now_and_then_keeps_it():
     world = joined()
     for _ in range(100):
@@ -562,26 +541,6 @@ def test_silence_ends_a_connection_and_sending_now_and_then_keeps_it():
     world.check(0)
     assert world.ends[0].line.reason == "nothing heard"
     world.recover()
-
-
-def test_the_next_thing_that_is_due_is_told():
-    world = settled()
-    end = world.ends[0]
-    began = world.now
-    assert end.write(10, began) == 10
-    world.emit(0)
-    assert end.line.timeout(began) == line.ASK_MS
-    assert end.line.timeout(began + 150) == line.ASK_MS - 150
-    world.now = began + line.ASK_MS
-    assert end.line.timeout(world.now) == 0
-    world.turn(0, 0)
-    world.turn(0, 0)  # the answer
-    assert end.line.timeout(world.now) == line.KEEPALIVE_MS
-    world.now += line.SILENCE_MS - 1
-    world.emit(0)
-    assert end.line.timeout(world.now) == 1
-    end.line.close()
-    assert end.line.timeout(world.now) is None
 
 
 def test_without_a_connection_noise_is_passed_over():
