@@ -27,9 +27,8 @@ from ordack.pipeline.prune import serials
 from ordack.pipeline.segments import SCHEMA
 from ordack.pipeline.spark import register
 from ordack.reconcile import compare as compare_module
-from ordack.reconcile.compare import Compared, collect, compare
-from ordack.reconcile.result import KINDS, Result, Sensor, sensor_of
-from ordack.reconcile.rows import loaded
+from ordack.reconcile.compare import Compared, collect, compare, read_rows
+from ordack.reconcile.result import KINDS, Result
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -234,7 +233,7 @@ def lose_behind_a_hole_and_prune(world: World) -> None:
         ),
     ],
 )
-def test_what_is_planted_is_found_and_named_also_in_views_of_sql(
+def test_what_is_planted_is_found_and_named(
     spark: SparkSession, world: World, plant: Callable[[World], None], kinds: dict[str, list[int]]
 ) -> None:
     plant(world)
@@ -248,29 +247,6 @@ def test_what_is_planted_is_found_and_named_also_in_views_of_sql(
             assert one.sent == (str(world.capture), frame, round((BEGIN.timestamp() + frame - 1) * 1e6))
             assert one.acknowledged is not None
             assert one.acknowledged.frame > frame
-    compared.views()
-    rows = spark.sql("SELECT kind, message_id, first.frame FROM reconcile_findings WHERE kind = 'missing'").collect()
-    expected = [("missing", 104, FIRST + 4)] if "missing" in kinds else []
-    assert [tuple(row) for row in rows if row.message_id == 104] == expected
-    assert spark.table("reconcile_sensors").count() == len(result.sensors)
-    assert not spark.table("reconcile_messages").isEmpty()
-
-
-def test_of_each_sensor_it_tells_gaps_and_copies(spark: SparkSession, world: World) -> None:
-    del world.rows[5:7]
-    world.rows += [world.rows[0], stored(0, STRANGER, tx_sequence_number=None, message_key="express")]
-    world.write()
-    board, stranger = sensors(world.compared(spark))
-    assert (board.source_queue_manager, stranger.source_queue_manager) == tuple(map(guids.guid_text, (BOARD, STRANGER)))
-    assert (board.rows, board.duplicates, board.gaps, board.lacking) == (9, 1, 1, 2)
-    assert (stranger.rows, stranger.duplicates, stranger.gaps, stranger.lacking) == (1, 0, 0, 0)
-    assert board.first == round((BEGIN.timestamp() + FIRST) * 1e6)
-    DeltaTable(world.table).optimize.compact()
-    assert [one.rows for one in sensors(world.compared(spark))] == [9, 1]
-
-
-def sensors(compared: Compared) -> list[Sensor]:
-    return [sensor_of(one) for one in compared.sensors.orderBy("source_queue_manager").collect()]
 
 
 def test_tables_of_iceberg_are_read(spark: SparkSession, world: World) -> None:
@@ -279,7 +255,7 @@ def test_tables_of_iceberg_are_read(spark: SparkSession, world: World) -> None:
     what = Job([str(world.segments)], str(world.table), "iceberg", by=("day", "queue_manager", "queue"))
     load(what).run(False)
     assert sum(serials(str(world.table)).values()) == 2
-    rows = loaded(spark, str(world.table)).orderBy("message_id").collect()
+    rows = read_rows(spark, str(world.table)).orderBy("message_id").collect()
     assert [(row.message_id, row.queue) for row in rows] == [(100 + number, "line1") for number in range(1, 11)]
 
 
@@ -310,7 +286,7 @@ def test_the_command_names_what_it_finds(
     status, said, _ = command(capfd, monkeypatch, *words, "--json", "--names", str(names))
     told = json.loads(said)
     assert (status, told["verdict"], len(told["findings"]), sum(told["found"].values())) == (1, "violations", 3, 3)
-    assert {one["source_name"] for one in (*told["findings"], *told["sensors"])} == {"press-3"}
+    assert {one["source_name"] for one in told["findings"]} == {"press-3"}
     nothing = dict.fromkeys(KINDS, 0)
     totals = results[0].totals
     assert totals["stored_meanwhile"] == 7

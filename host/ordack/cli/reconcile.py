@@ -44,9 +44,9 @@ def reconcile(
 ) -> None:
     """Check that every acknowledged message of captures is in segments and table, once, and none that was never sent.
 
-    It names messages by source and message id, with the packets that show them, and tells gaps and duplicates of each
-    source. Exit status: 0 all is there, once; 1 not so; 2 wrong usage, Spark is missing, or unusable input; 3
-    nothing is wrong, but something cannot be known: captures have holes, or messages are not exported or ingested yet.
+    It names messages by source and message id, with the packets that show them. Exit status: 0 all is there, once; 1
+    not so; 2 wrong usage, Spark is missing, or unusable input; 3 nothing is wrong, but something cannot be known:
+    captures have holes, or messages are not exported or ingested yet.
     """
     with needs("spark"):
         from pyspark.errors import PySparkException

@@ -11,7 +11,6 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ordack.config.names import BadName, local_queue
@@ -48,51 +47,6 @@ class Found(NamedTuple):
         return self.segment.serial
 
 
-@dataclass
-class _Seen:
-    """What the names in a folder have said: a look parses and sorts what is new, not all that waits. queues: the
-    segments of each, by serial. firsts: the segment with each message that is the first of one."""
-
-    path: AnyPath
-    marker: Marker
-    parsed: dict[str, Found | None] = field(default_factory=dict)
-    firsts: dict[tuple[Place, int], str] = field(default_factory=dict)
-    queues: dict[Place, list[Found]] = field(default_factory=dict)
-
-    def look(self, wanted: str | None) -> None:
-        """Once more; only at this queue. Raises FolderError."""
-        there = set(segments.names(self.path))
-        gone = self.parsed.keys() - there
-        lost = {name: one for name in gone if (one := self.parsed.pop(name)) is not None}
-        for one in lost.values():
-            self.firsts.pop((one.place, one.segment.first_lookup_id), None)
-        changed = {one.place for one in lost.values()} & self.queues.keys()
-        for place in changed:
-            self.queues[place] = [one for one in self.queues[place] if one.segment.name not in gone]
-        copied = ""
-        for name in there - self.parsed.keys():
-            segment = segments.of_name(self.path, name)
-            one = None if segment is None else Found(self.marker, segment)
-            if one is not None:
-                other = self.firsts.setdefault((one.place, one.segment.first_lookup_id), name)
-                if other != name:
-                    copied = " and ".join(sorted((name, other)))
-                    continue
-            self.parsed[name] = one
-            if one is not None and wanted in (None, one.segment.queue.lower()):
-                self.queues.setdefault(one.place, []).append(one)
-                changed.add(one.place)
-        for place in changed:
-            self.queues[place].sort(key=_serial)
-            if not self.queues[place]:
-                del self.queues[place]
-        if copied:
-            raise FolderError(
-                f"{self.path}: {copied} hold the same message, so one was copied to another name: remove the copy, "
-                "which has the higher number as a rule"
-            )
-
-
 class Folders:
     """The folders that are named, or match the patterns, when they are looked at. queue: only this one.
 
@@ -109,7 +63,8 @@ class Folders:
             raise OptionError(str(error)) from None
         except BadName as error:
             raise OptionError(f"option queue (--queue): {error}") from None
-        self._seen: dict[tuple[AnyPath, Marker], _Seen] = {}  # when the folders were looked at last
+        self._queues: dict[Place, list[Found]] = {}  # as the folders were when they were looked at last
+        self._others: dict[AnyPath, list[str]] = {}
         self.now()
 
     def __str__(self) -> str:
@@ -141,21 +96,34 @@ class Folders:
                     yield match, marker
 
     def look(self) -> None:
-        """List the folders that are there now."""
-        seen = {}
-        for folder in self.now().items():
-            seen[folder] = self._seen.get(folder) or _Seen(*folder)
-            seen[folder].look(self._queue)
-        self._seen = seen
+        """List the folders that are there now. Raises FolderError."""
+        self._queues, self._others = {}, {}
+        for path, marker in self.now().items():
+            firsts: dict[tuple[Place, int], str] = {}
+            for name in segments.names(path):
+                segment = segments.of_name(path, name)
+                if segment is None:
+                    self._others.setdefault(path, []).append(name)
+                    continue
+                one = Found(marker, segment)
+                other = firsts.setdefault((one.place, segment.first_lookup_id), name)
+                if other != name:
+                    raise FolderError(
+                        f"{path}: {' and '.join(sorted((name, other)))} hold the same message, so one was copied to "
+                        "another name: remove the copy, which has the higher number as a rule"
+                    )
+                self._queues.setdefault(one.place, []).append(one)
+        for queue in self._queues.values():
+            queue.sort(key=_serial)
 
-    def _queues(self) -> dict[Place, list[Found]]:
-        return {place: queue for seen in self._seen.values() for place, queue in seen.queues.items()}
+    def _wanted(self) -> dict[Place, list[Found]]:
+        return {place: queue for place, queue in self._queues.items() if self._queue in (None, place.queue.lower())}
 
     def listed(self, read: Serials, until: Serials | None = None) -> list[Found]:
         """The segments behind `read`, or behind nothing, up to `until` if that is given, in the order of their queues
         and serials, as the folders were when they were looked at last."""
         found = []
-        for place, queue in sorted(self._queues().items()):
+        for place, queue in sorted(self._wanted().items()):
             last = len(queue) if until is None else bisect_right(queue, until.get(place, 0), key=_serial)
             found += queue[bisect_right(queue, read.get(place, 0), key=_serial) : last]
         return found
@@ -163,12 +131,11 @@ class Folders:
     def passed_over(self) -> Iterator[str]:
         """What to say of visible files that have no name of a segment, for each folder, and of a queue without any."""
         self.look()
-        of_others = {one.place.queue for seen in self._seen.values() for one in seen.parsed.values() if one is not None}
-        if of_others and not self._queues():
-            queues = first_of(sorted(of_others), NAMED_MAX)
+        if self._queues and not self._wanted():
+            queues = first_of(sorted({place.queue for place in self._queues}), NAMED_MAX)
             yield f"{self}: there is no segment of the queue {self._queue} so far, but of {queues}"
-        for (path, _), seen in self._seen.items():
-            others = sorted(name for name, one in seen.parsed.items() if one is None and name[0] not in "._")
+        for path, names in self._others.items():
+            others = sorted(name for name in names if name[0] not in "._")
             if others:
                 named = first_of(others, NAMED_MAX)
                 yield f"passed over in {path}: {named} (no name that `ordack export` gives)"
@@ -176,13 +143,13 @@ class Folders:
     def last(self) -> dict[Place, int]:
         """The newest segment of each queue."""
         self.look()
-        return {place: queue[-1].serial for place, queue in self._queues().items()}
+        return {place: queue[-1].serial for place, queue in self._wanted().items()}
 
     def beginning(self, known: Collection[str]) -> dict[Place, int]:
         """The serial before the oldest segment of each queue in the folders that are not known."""
         for _ in range(2):  # a listing may have missed one that has just become visible
             self.look()
-            queues = self._queues().items()
+            queues = self._wanted().items()
             oldest = {place: queue[0].serial - 1 for place, queue in queues if place.folder not in known}
             if not any(oldest.values()):
                 break

@@ -40,7 +40,7 @@ import pyarrow as pa
 from _mqqb import lib
 from mqqb import guids, problems
 from numpy.typing import NDArray
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
@@ -509,22 +509,6 @@ class PacketSource(DataSource):
             raise OptionError('say which captures to read: .load("/captures/*.pcap")')
         paths = find_files(options["path"])
         return PacketReader(paths, _partitions(options, paths), schema)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's names
-        return NoStream()
-
-
-class NoStream(DataSourceStreamReader):
-    """Refuses when a stream begins: what is raised before that, Spark does not tell."""
-
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        raise OptionError(
-            "captures are no stream of Spark's: `ordack audit --follow FOLDER --checkpoint DIR` audits a "
-            "folder that grows; spark.read reads the packets that are there"
-        )
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's name
-        return iter(())
 
 
 class PacketReader(DataSourceReader):

@@ -82,21 +82,6 @@ class Finding(NamedTuple):
         return legible(text)
 
 
-class Sensor(NamedTuple):
-    """The stream of one source into one queue, as the table has it. lacking: messages in the gaps of its sequences.
-    first, last: when they were sent."""
-
-    source_queue_manager: str
-    queue_manager: str
-    queue: str
-    rows: int
-    duplicates: int
-    gaps: int
-    lacking: int
-    first: int | None
-    last: int | None
-
-
 @dataclass
 class Result:
     """names: captures, segments and table. totals: messages to the segments' queue managers
@@ -109,7 +94,6 @@ class Result:
     totals: dict[str, int]
     found: dict[str, int]
     findings: list[Finding]
-    sensors: list[Sensor]
     events: dict[str, int]
     peer_names: PeerNames = field(default=PeerNames({}), compare=False)
 
@@ -158,15 +142,6 @@ class Result:
                 }
                 for one in self.findings
             ],
-            "sensors": [
-                {
-                    **one._asdict(),
-                    "source_name": self.peer_names.of(one.source_queue_manager),
-                    "first": one.first and moment(one.first),
-                    "last": one.last and moment(one.last),
-                }
-                for one in self.sensors
-            ],
             "captures_lack": self.events,
         }
 
@@ -188,12 +163,6 @@ class Result:
             if count > len(named):
                 lines.append(f"  and {count - len(named)} more")
         lines += self.doubts
-        bad = [one for one in self.sensors if one.gaps or one.duplicates]
-        lines += [
-            f"{one.source_queue_manager} to {one.queue}: {counted(one.gaps, 'gap')}, {one.lacking} lacking, "
-            f"{one.duplicates} too many"
-            for one in bad[:NAMED_MAX]
-        ]
         return [self.peer_names.added(legible(line)) for line in lines]
 
 
@@ -216,9 +185,3 @@ def finding_of(row: Row) -> Finding:
     """Of a row of Compared.findings."""
     values = {name: row[name] for name in Finding._fields if name not in ("sent", "acknowledged")}
     return Finding(**values, sent=_packet(row["first"]), acknowledged=_packet(row["acknowledged"]))
-
-
-def sensor_of(row: Row) -> Sensor:
-    """Of a row of Compared.sensors."""
-    values = {name: row[name] for name in Sensor._fields if name not in ("first", "last")}
-    return Sensor(**values, first=micros(row["first"]), last=micros(row["last"]))
