@@ -8,6 +8,7 @@ import math
 import re
 import struct
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -15,11 +16,11 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
-from ordack.audit import replay, reports, rotation, stages, tasks
+from ordack.audit import replay, stages, tasks
 from ordack.audit.result import KINDS, OUTCOMES, REJECTS, Latency, Result, Word
 from ordack.capture import columnar
 
-from tests.support import capture_generator
+from tests.support import capture_generator, shares
 from tests.support.command import ordack
 
 START = 1_800_000_000  # s since 1970: the capture's first frame
@@ -86,10 +87,10 @@ def test_tables_grow(tmp_path: Path) -> None:
 )
 def test_numbers_of_files_tell_what_is_missing(before: str, after: str, missing: int) -> None:
     minute = 60 * 10**9
-    assert rotation.missing_between(before, (0, minute), after, (5 * minute, 6 * minute)) == missing
+    assert replay.missing_between(before, (0, minute), after, (5 * minute, 6 * minute)) == missing
     # Nothing that long is in a pause that short, whatever the names say; and these are two places at the same time.
-    assert rotation.missing_between(before, (0, minute), after, (minute + 10**7, 2 * minute)) == 0
-    assert rotation.missing_between(before, (0, minute), after, (minute - 1, 2 * minute)) == 0
+    assert replay.missing_between(before, (0, minute), after, (minute + 10**7, 2 * minute)) == 0
+    assert replay.missing_between(before, (0, minute), after, (minute - 1, 2 * minute)) == 0
 
 
 @pytest.mark.parametrize("seed", [38, 118, 1069])
@@ -101,7 +102,7 @@ def test_shares_of_a_capture_agree_on_sequences_that_were_not_sent(tmp_path: Pat
     capture = capture_generator.generate(seed, tmp_path, violations=True, faults=[])
     verdicts = []
     for parts in (1, 2, 5):
-        result = tasks.run(capture.paths, parts=parts)
+        result = shares.run(capture.paths, parts)
         verdicts.append([(item.text, item.stream, item.packets) for item in result.violations if item.stream])
     assert verdicts[0] == verdicts[1] == verdicts[2]
 
@@ -138,24 +139,35 @@ def test_sums_are_those_of_the_streams(tmp_path: Path) -> None:
     assert rolled
 
 
-def test_streams_are_the_same_however_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One by one, some, all, several at once, from one task and from three: a report is made when it is asked for."""
+@pytest.mark.parametrize("size", [1000, 1 << 30])
+def test_shares_find_what_one_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """size: of what comes to the driver at once."""
+    monkeypatch.setattr(stages, "_BATCH_BYTES", size)
+    monkeypatch.setattr(stages, "_PIECE_BYTES", 5 * size)
+    monkeypatch.setattr(stages, "FRAMES", 100)
     capture = capture_generator.generate(3, tmp_path, faults=[])
-    whole, parts = tasks.run(capture.paths), tasks.run(capture.paths, parts=3, range_bytes=3000)
-    streams = list(whole.streams)
-    assert len(streams) > 3
-    assert streams == sorted(streams, key=lambda report: report.stream)
-    monkeypatch.setattr(reports, "_CHUNK", 2)
-    for result in (whole, parts):
-        assert list(result.streams) == streams
-        assert [result.streams[place] for place in range(len(streams))] == streams
-        assert (result.streams[-1], result.streams[1:3]) == (streams[-1], streams[1:3])
-        with pytest.raises(IndexError):
-            result.streams[len(streams)]
-        assert result.streams != streams[1:]
-        worst = [(-sum(one.violations.values()), -sum(one.unknowns.values()), -one.resends) for one in result.worst]
-        assert worst == sorted(worst)
-        assert len(worst) == min(1000, len(streams))
+    whole, parts = tasks.run(capture.paths), shares.run(capture.paths, 3)
+    assert parts.summary == whole.summary
+    assert parts.streams == whole.streams
+    assert [replace(one, connection=0) for one in parts.violations] == [
+        replace(one, connection=0) for one in whole.violations
+    ]
+    assert len(whole.streams) > 3
+    assert whole.streams == sorted(whole.streams, key=lambda report: report.stream)
+    worst = [(-sum(one.violations.values()), -sum(one.unknowns.values()), -one.resends) for one in whole.worst]
+    assert worst == sorted(worst)
+    assert len(worst) == len(whole.streams)
+
+
+def test_a_fleet_behind_one_address_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, path = tmp_path / "own.pcap", tmp_path / "one.pcap"
+    capture_generator.write_fleet([own], 20_000, 600, seed=4)
+    assert capture_generator.behind_one_address(own, path) > 100
+    told = []
+    divides = stages.divides_streams
+    monkeypatch.setattr(stages, "divides_streams", lambda found: told.append(divides(found)) or told[-1])
+    assert shares.run([path], 8).streams == tasks.run([path]).streams
+    assert told == [False]
 
 
 @pytest.mark.parametrize("violations", [False, True])
@@ -332,7 +344,7 @@ def test_connections_of_another_protocol_are_counted_apart(
     _pcap(folder / "b.pcap", [*opening, _tcp(1801, said), *([] if status else [answer]), _tcp(1801, b"", 1, 4)])
     before = tasks.run([folder / "a.pcap"]).summary
     if form == "parts":
-        summary = tasks.run(sorted(folder.iterdir()), parts=3, range_bytes=1 << 20).summary
+        summary = shares.run(sorted(folder.iterdir()), 3).summary
     else:
         where = ["--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once"]
         where = where if form == "follow" else [folder]
@@ -362,7 +374,7 @@ def test_frames_that_were_not_written_in_their_order_are_put_in_it(tmp_path: Pat
     assert (done.returncode, json.loads(done.stdout)) == (0, wanted)
     done = ordack("audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, wanted)
-    assert tasks.run(capture.paths, parts=5, range_bytes=20_000).summary == wanted
+    assert shares.run(capture.paths, 5).summary == wanted
 
 
 def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:
@@ -376,25 +388,8 @@ def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:
     pytest.fail("no capture has both")
 
 
-@pytest.mark.parametrize("size", [1, 1000, 1 << 30])
-def test_what_tasks_have_found_out_reaches_the_driver_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    """Spark's JVM holds a row of the driver's several times: as one, what a million streams leave did not fit."""
-    capture = capture_generator.generate(21, tmp_path, violations=True, faults=[], length=60)
-    files = columnar.in_order(capture.paths)
-    found = stages.whole(files, replay.start_of(files))
-    whole = tasks.result_of(files, [found])
-    monkeypatch.setattr(stages, "_BATCH_BYTES", size)
-    rows = [row for batch in stages._packed(found) for row in batch.to_pylist()]
-    assert (len(rows) == 1) == (size > 1000)
-    assert max(len(row["packed"]) for row in rows) <= size
-    both = list(stages._partials(rows + rows))
-    assert [tasks.result_of(files, [one]) for one in both] == [whole, whole]
-
-
 @pytest.mark.parametrize(
-    ("gib", "places", "shares"),
+    ("gib", "places", "wanted"),
     [
         (0.5, 64, 1),
         (100, 7, 1),
@@ -407,8 +402,8 @@ def test_what_tasks_have_found_out_reaches_the_driver_in_pieces(
         (999, None, 512),
     ],
 )
-def test_an_audit_is_divided_only_where_that_pays(gib: float, places: int | None, shares: int) -> None:
-    assert tasks.shares(int(gib * (1 << 30)), places) == shares
+def test_an_audit_is_divided_only_where_that_pays(gib: float, places: int | None, wanted: int) -> None:
+    assert tasks.shares(int(gib * (1 << 30)), places) == wanted
 
 
 def test_the_glossary_has_each_word_that_an_audit_says_and_no_other() -> None:

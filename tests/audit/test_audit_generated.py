@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support import capture_generator
+from tests.support import capture_generator, shares
 from tests.support.capture_generator import CONSEQUENCES, FORMS, Capture, Planted
 
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
@@ -104,7 +104,7 @@ def audit_one(seed: int) -> Judgement:
         capture = capture_generator.generate(seed, folder, form=FORMS[seed // 3 % len(FORMS)], power_cuts=seed % 2 == 0)
         try:
             paths = [str(path) for path in reversed(capture.paths)]
-            result = tasks.run(paths, parts=1 + seed % 3, range_bytes=500 + seed * 7919 % 20_000)
+            result = shares.run(paths, 1 + seed % 3)
         except tasks.CaptureUnusable as problem:
             usable = any(packet.visible for packet in capture.packets)
             return Judgement(seed, [f"unusable: {problem}"] if usable else [], Counter())

@@ -1,4 +1,4 @@
-"""Captures in buckets of an S3 server: read in ranges, listed as a whole, or told in one sentence why not."""
+"""Captures in buckets of an S3 server: read once, listed as a whole, or told in one sentence why not."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 import zstandard
 from ordack.audit import tasks
-from ordack.capture import byte_ranges, columnar
+from ordack.capture import columnar
 from ordack.config.paths import NotLocal, RemoteError, RemotePath, is_same, path_of
 from ordack.pipeline.packets import find_files
 from ordack.pipeline.segments import OptionError
 
-from tests.support import capture_generator
+from tests.support import capture_generator, shares
 from tests.support.command import ENVIRONMENT, ordack
 from tests.support.s3 import S3
 
@@ -53,7 +53,7 @@ def test_a_capture_says_in_a_bucket_what_it_says_here(s3: S3, plain: Path, endin
     here = tasks.run([plain]).summary
     assert find_files("s3a://plant/captures") == find_files("s3a://plant/cap*/*.pcap*") == [url]
     assert tasks.run([url]).summary == here
-    assert tasks.run([url], parts=3).summary == here
+    assert shares.run([url], 3).summary == here
 
 
 def test_commands_read_a_bucket(s3: S3, plain: Path) -> None:
@@ -68,20 +68,11 @@ def test_commands_read_a_bucket(s3: S3, plain: Path) -> None:
     assert (there.returncode, there.stdout) == (here.returncode, here.stdout)
 
 
-def test_each_byte_is_fetched_once_in_the_task_that_has_its_range(s3: S3, long: Path) -> None:
+def test_each_byte_is_fetched_once(s3: S3, long: Path) -> None:
     url = s3.put("plant.pcap", long.read_bytes())
-    size = long.stat().st_size
-    whole = tasks.run([long]).summary
     s3.asked.clear()
-    found = tasks.run([url], parts=16, range_bytes=1 << 20)
-    assert found.summary == whole
-    assert found.bytes_read <= 1.2 * size
-    assert s3.got("plant.pcap") <= 1.2 * size + (1 << 17)  # the times of the beginning, for the order of files
-    ranges = byte_ranges.ranges_of([url], 16, 1 << 20)
-    assert len(ranges) > 14
-    s3.asked.clear()
-    report = next(item for item in byte_ranges.route(ranges[9]) if isinstance(item, byte_ranges.Report))
-    assert s3.got("plant.pcap") == report.bytes_read < 1.3 * ranges[9].size
+    assert shares.run([url], 4).summary == tasks.run([long]).summary
+    assert s3.got("plant.pcap") <= long.stat().st_size + (1 << 17)  # the times of the beginning, for the order of files
 
 
 def test_a_beginning_is_fetched_only(s3: S3, long: Path) -> None:
@@ -219,8 +210,8 @@ def test_an_object_of_no_bytes_is_passed_over_or_told(s3: S3, plain: Path) -> No
     assert "empty.pcap" in said(s3, "audit", "--no-spark", "s3a://plant/captures", status=0)
 
 
-@pytest.mark.parametrize(("parts", "then"), [(1, "other"), (3, "gone"), (3, "shorter")])
-def test_an_object_that_changes_while_it_is_read_gives_no_result(s3: S3, long: Path, parts: int, then: str) -> None:
+@pytest.mark.parametrize("then", ["other", "gone", "shorter"])
+def test_an_object_that_changes_while_it_is_read_gives_no_result(s3: S3, long: Path, then: str) -> None:
     """`other` has the same size and is put there in the same second: only its ETag tells."""
     data = long.read_bytes()
     url = s3.put("plant.pcap", data)
@@ -240,7 +231,7 @@ def test_an_object_that_changes_while_it_is_read_gives_no_result(s3: S3, long: P
 
     s3.before = change
     with pytest.raises(RemoteError, match="not any more" if then == "gone" else "was replaced while it was read"):
-        tasks.run([url], parts=parts, range_bytes=2 << 20)
+        tasks.run([url])
     assert count[0] == 6
 
 
@@ -265,14 +256,6 @@ def test_an_object_that_goes_while_its_folder_is_looked_at_is_told(s3: S3, plain
     s3.before = go
     with pytest.raises(OptionError, match=f"{url}: it is not there, or not any more"):
         find_files("s3a://plant/captures")
-
-
-def test_an_object_that_changes_after_its_ranges_were_made_is_not_read(s3: S3, plain: Path) -> None:
-    url = s3.put("plant.pcap", plain.read_bytes())
-    task = byte_ranges.ranges_of([url], 1, 1 << 20)[0]
-    s3.put("plant.pcap", plain.read_bytes()[:-1] + b"?")
-    with pytest.raises(RemoteError, match="was replaced"):
-        list(byte_ranges.route(task))
 
 
 @pytest.mark.parametrize("name", ["s3a:/plant/x", "s3a://", "s3a:///x", "s3a://pla nt/x", "s3://a/x"])

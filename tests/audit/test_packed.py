@@ -17,6 +17,7 @@ import zstandard
 from ordack.audit import tasks
 from ordack.capture import columnar, packed
 
+from tests.support import shares
 from tests.support.command import ordack
 
 Pack = Callable[[bytes], bytes]
@@ -46,7 +47,7 @@ def test_a_packed_capture_says_what_the_plain_one_says(plain: Path, tmp_path: Pa
     path.write_bytes(WAYS[way](plain.read_bytes()))
     assert columnar.first_time(str(path)) == columnar.first_time(str(plain))
     assert tasks.run([path]).summary == tasks.run([plain]).summary
-    assert tasks.run([path], parts=3).summary == tasks.run([plain]).summary
+    assert shares.run([path], 3).summary == tasks.run([plain]).summary
 
 
 @pytest.mark.parametrize("way", PACKS)

@@ -65,8 +65,6 @@ def same(found: Result | None, paths: list[Path]) -> None:
         return
     assert found is not None
     for field in dataclasses.fields(Result):
-        if field.name == "bytes_read":
-            continue  # a step reads what is new
         assert getattr(found, field.name) == getattr(wanted, field.name), field.name
 
 
@@ -251,7 +249,7 @@ def test_a_connection_that_has_ended_is_forgotten_and_the_verdicts_stay(
     wanted = tasks.run([folder / path.name for path in sources])
     assert found is not None
     for field in dataclasses.fields(Result):
-        if field.name not in ("bytes_read", "connections"):
+        if field.name != "connections":
             assert numbered_anew(getattr(found, field.name)) == numbered_anew(getattr(wanted, field.name)), field.name
 
 
@@ -353,7 +351,7 @@ def test_the_command_once_and_for_ever(tmp_path: Path) -> None:
         int(any(wanted["violations"].values())),
         f"ordack: going on in {tmp_path / 'checkpoint'} behind step 1: 2 files read\n",
     )
-    assert html.stat().st_size > 10_000
+    assert "<h1>Audit of" in html.read_text()
     once = ordack(*arguments, "--once")
     assert (json.loads(once.stdout), once.returncode) == (wanted, process.returncode)
 

@@ -26,7 +26,6 @@ NEEDY = {
         "ordack.reconcile.",
         "ordack.capture.columnar",
         "ordack.capture.merging",
-        "ordack.capture.byte_ranges",
     ),
 }
 ABSENT = """

@@ -8,7 +8,7 @@ import numpy as np
 from _mqqb import lib
 from numpy.typing import NDArray
 
-from ordack.audit.partial import Partial, Structure
+from ordack.audit.reports import Partial, Structure
 from ordack.audit.result import KINDS, Packet, SequenceId, Unknown, Violation
 
 STRAY = (lib.MQQB_AUDIT_ORDER_ACK_STRAY, lib.MQQB_AUDIT_FINAL_ACK_STRAY)

@@ -1,17 +1,18 @@
 """Replay every transactional stream in batches of packets by the receiver's rule, in C.
 
     auditor = Auditor(start_of(files))
-    for batch in columnar.batches(files, rows=BATCH_ROWS, columns=COLUMNS):
-        auditor.feed(batch)
+    auditor.take(columnar.batches(files, rows=BATCH_ROWS, columns=COLUMNS))
     partial = auditor.partial()
 
-What several of them say together is said by merge.
+It counts files of a rotation that are missing, too, by their names and by the times inside.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
@@ -22,9 +23,8 @@ from _mqqb import ffi, lib
 from numpy.typing import NDArray
 
 from ordack.audit.findings import withdraw
-from ordack.audit.partial import Partial, Structure
+from ordack.audit.reports import Partial, Structure
 from ordack.audit.result import count_text
-from ordack.audit.rotation import missing_between
 from ordack.capture import columnar
 
 COLUMNS = (*columnar.SCAN_COLUMNS, *columnar.PLACE_COLUMNS, "queue_manager_address", "client_guid", "server_guid")
@@ -37,6 +37,52 @@ def start_of(paths: Sequence[str]) -> int:
     """Time of the capture's first frame, ns since 1970; not later, by less than a microsecond."""
     first = next((time for time in map(columnar.first_time, paths) if time < float("inf")), None)
     return 0 if first is None else int(first * 1e6) * 1000 - 1000
+
+
+# How rotated files are numbered: tcpdump -C (a.pcap, a.pcap1; with -W from a.pcap0), dumpcap -b
+# (a_00001_20261121210000.pcap), ordack (a.pcap, a-000002.pcap). Other digits in names may be times.
+_PACKED = r"(?:\.(?:gz|zst))?"
+_ENDING = r"\.(?:p?cap|pcapng|dmp|dump)"
+_OWN_NUMBERS = 2  # the place of ordack's form
+_NUMBERED = (
+    re.compile(rf"(.+{_ENDING})(\d{{0,5}}){_PACKED}"),
+    re.compile(rf"(.+_)(\d{{5}})_\d{{14}}(?:\.\w+)?{_PACKED}"),
+    re.compile(rf"(.+-)(000\d{{3}})(?:{_ENDING})?{_PACKED}"),
+)
+_FILES_MISSING = 1000  # more are no gap, but other numbers
+_ROOM = 1000  # a pause in which so small a share of the missing files would find room
+
+
+def _numbers(path: str) -> dict[str, str]:
+    """{what its siblings have in common: number} of a file."""
+    folder, name = os.path.split(path)
+    found = {}
+    for form, pattern in enumerate(_NUMBERED):
+        match = pattern.fullmatch(name)
+        if match is not None:
+            found[f"{form} {folder} {match[1]}"] = match[2] or "0"
+    stem, dot, _ = name.rpartition(".")
+    if dot:  # the first one of ordack's
+        found.setdefault(f"{_OWN_NUMBERS} {folder} {stem}-", "1")
+    return found
+
+
+def missing_between(before: str, its: tuple[int, int], after: str, others: tuple[int, int]) -> int:
+    """How many files of a rotation are missing between these two. its, others: times of their first and last frames,
+    ns since 1970; of the second one, which may not be read yet, only the first counts.
+
+    0 if none, or if that is not known: after the highest number, it begins with the lowest again; they are of different
+    places at the same time; or what is said to be missing would not find room in the pause between them.
+    """
+    known = _numbers(before)
+    for name, digits in _numbers(after).items():
+        low, high = int(known.get(name, digits)), int(digits)
+        if high > low:
+            gap = high - low - 1
+            pause = others[0] - its[1]
+            small = pause * _ROOM < gap * (its[1] - its[0])
+            return gap if gap <= _FILES_MISSING and pause >= 0 and not small else 0
+    return 0
 
 
 @cache
@@ -189,6 +235,16 @@ class Auditor:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _done=ffi.new("uint32_t *"))
 
+    def take(self, batches: Iterable[columnar.Batch], progress: Callable[[int], None] | None = None) -> int:
+        """The next batches of the capture. How many packets. progress: called with numbers of rows."""
+        packets = 0
+        for batch in batches:
+            self.feed(batch)
+            packets += int(np.count_nonzero(batch["kind"] < lib.MQQB_KIND_HOLE))
+            if progress is not None:
+                progress(batch.rows)
+        return packets
+
     def feed(self, batch: columnar.Batch) -> None:
         """The next rows of the capture."""
         self._decoder = batch.decoder
@@ -333,7 +389,6 @@ class Auditor:
             connections=connections,
             findings=findings,
             ends=ends,
-            host_pairs=decoder.pairs() if decoder else np.zeros(0, np.uint64),
             guids=guids,
             queues=queues,
             missed=tables["sources"]["missed"]["missed"][: len(guids)].copy(),
@@ -348,7 +403,6 @@ class Auditor:
             foreign=int(c.foreign),
             frames=decoder.frames if decoder else 0,
             unread=decoder.unread if decoder else 0,
-            last_time=self.last_time,
             paths=decoder.paths if decoder else [],
             damages=[(damage.path, damage.text) for damage in decoder.damages] if decoder else [],
             gaps=self.gaps,

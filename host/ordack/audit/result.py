@@ -286,7 +286,7 @@ class Result:
     damages: (path, text) for what could not be read. violations, unknowns: at most 1,000 of a kind for a stream are
     kept with their packets; the counts in summary and streams are of all. connections: both ends of those that
     findings name, by index of the capture. worst: the 1,000 streams with most violations, then unknown verdicts, then
-    resends. names: what people call queue managers. bytes_read: of captures, in all tasks.
+    resends. names: what people call queue managers.
     """
 
     summary: dict[str, Any]
@@ -301,7 +301,6 @@ class Result:
     latency: dict[str, Latency]
     worst: Sequence[StreamReport]
     names: PeerNames = field(default=PeerNames({}), compare=False)
-    bytes_read: int = field(default=0, compare=False)
 
     def add_damages(self, damages: Iterable[tuple[str, str]]) -> None:
         """More that could not be read."""

@@ -1,35 +1,37 @@
-"""The stages of an audit that many tasks do: each byte of the captures is read once.
+"""An audit that Spark's tasks do: each file of the captures is read once.
 
-1. A task reads a range of a file (capture.byte_ranges): the frames of port 1801 go on, packed, by connection.
-2. They go where their connection is replayed: those of one queue manager to one task (shares), whatever its address.
-3. Streams of which several tasks know something are replayed again, in one task, from the same packed frames.
+1. A task reads files: the frames of port 1801 go on, packed, by connection.
+2. They go where their connection is replayed: those of one queue manager to one task, whatever its address.
+3. If several tasks know something of one stream, one task replays all of them.
 
-The frames lie in Spark's own storage on the disks of its executors, or without Spark in this process's memory.
+The frames lie in Spark's own storage on the disks of its executors.
 """
 
 from __future__ import annotations
 
 import gc
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from _mqqb import ffi, lib
+from numpy.typing import NDArray
 
-from ordack.audit.partial import Partial
+from ordack.audit.findings import STRAY
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor
-from ordack.audit.shares import Connections
-from ordack.capture import byte_ranges, columnar
-from ordack.capture.byte_ranges import Piece, Places, Range, Report
-from ordack.capture.merging import WINDOW_NS
+from ordack.audit.reports import Partial
+from ordack.capture import columnar
+from ordack.capture.columnar import Chunk, Damage, Gathered
+from ordack.capture.merging import HEAD_BYTES, Routed, Router
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-RANGE_BYTES = 128 << 20
+FRAMES = 1 << 18  # that are held before they are packed
 _ROUTED = pa.schema(
     [
         ("part", pa.int64()),
@@ -46,229 +48,226 @@ _DIVIDED = pa.schema(
 _DIVIDED_SQL = "low long, part long, share int, size long, packed binary"
 _PARTIAL_SQL = "size long, packed binary"
 _BATCH_BYTES = 4 << 20  # of packed frames that go to Spark at once
-_ATTEMPTS = 1 << 12  # of a range at most
-_CHUNK_BITS = 20  # of the number of a range's chunk, behind that of the range
+_PIECE_BYTES = 4 << 20  # of frames that are packed together, if no connection has more
+_PIECE_BITS = 20  # of the number of a file's piece, behind that of the file
 
 
-class Share(NamedTuple):
-    """What a task needs to replay: all parts of the capture, and their numbers among the routed rows. strays: other
-    tasks know more."""
+class Report(NamedTuple):
+    """What was found in a file. connections: key and bytes, in rows; managers: key and two queue managers of it."""
 
-    paths: Sequence[str]
-    start: int
-    parts: Sequence[columnar.Gathered]
-    numbers: Sequence[int]
-    strays: bool
-
-    def lows(self) -> dict[int, int]:
-        """Of each routed row, what no frame of it has a moment before."""
-        return {number: part.before - WINDOW_NS for number, part in zip(self.numbers, self.parts, strict=True)}
+    read: Gathered
+    connections: NDArray[np.uint64]
+    managers: NDArray[np.uint64]
 
 
-def whole(files: Sequence[str], start: int, progress: Callable[[int], None] | None = None) -> Partial:
-    """The audit of these files, in order, in one go. OSError if a file cannot be read."""
-    batches = columnar.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True)
-    return _fed(Auditor(start), batches, progress)
+class Places(NamedTuple):
+    """Connections, by their keys in order, and the share that each one is of."""
+
+    keys: NDArray[np.uint64]
+    shares: NDArray[np.int64]
 
 
-def _fed(auditor: Auditor, batches: Iterable[columnar.Batch], progress: Callable[[int], None] | None) -> Partial:
-    for batch in batches:
-        auditor.feed(batch)
-        if progress is not None:
-            progress(batch.rows)
-    return auditor.partial()
+def partials(spark: SparkSession, files: Sequence[str], start: int, shares: int) -> list[Partial]:
+    """What the tasks find out about these files, in order; no stream is in two of them. OSError if a file cannot be
+    read."""
+    from pyspark.storagelevel import StorageLevel
+
+    tasks = min(len(files), 4 * shares)
+    routed = spark.range(0, tasks, 1, tasks).mapInArrow(partial(_route_task, files, tasks), _ROUTED_SQL)
+    routed = routed.persist(StorageLevel.DISK_ONLY)
+    try:
+        found = routed.where("report is not null").select("part", "report").collect()
+        reports = [pickle.loads(row["report"]) for row in sorted(found, key=lambda row: row["part"])]
+        pieces = routed.where("report is null").select("part", "low", "connections", "packed")
+
+        def replayed(count: int) -> list[Partial]:
+            rows = pieces.mapInArrow(partial(_divide_task, places(reports, count)), _DIVIDED_SQL)
+            rows = rows.repartitionById(count, "share").select("low", "part", "size", "packed")
+            rows = rows.sortWithinPartitions("low", "part")
+            read = [report.read for report in reports]
+            work = partial(_replay_task, files, start, read, count > 1)
+            return list(_partials(rows.mapInArrow(work, _PARTIAL_SQL).collect()))
+
+        told = replayed(shares)
+        return replayed(1) if divides_streams(told) else told
+    finally:
+        routed.unpersist()
 
 
-def replay(
-    share: Share, pieces: Iterable[tuple[int, int, int, bytes]], progress: Callable[[int], None] | None
-) -> Partial:
-    """pieces: low, number of a part and chunk of it, size, packed frames; in order."""
-    places = {row: place for place, row in enumerate(share.numbers)}
-    chunks = (
-        columnar.Chunk(low, places[part >> _CHUNK_BITS], byte_ranges.unpacked(size, packed))
-        for low, part, size, packed in pieces
+# ---- a file's frames, by connection
+
+
+def route(file: int, path: str) -> Iterator[tuple[int, int, NDArray[np.uint64], bytes] | Report]:
+    """Pieces of a file: number, first moment, connections (key, bytes), packed frames; and at last the report."""
+    router = Router(file, path, (0, 1, 0), None)
+    connections, managers = [np.zeros((0, 2), np.uint64)], [np.zeros((0, 3), np.uint64)]
+    number, waiting = 0, list[Routed]()
+    while not router.ended:
+        waiting.append(router.more())
+        if not router.ended and sum(map(len, waiting)) < FRAMES:
+            continue
+        rows = np.concatenate(waiting)
+        waiting.clear()
+        named = rows[["key", "managers"]][rows["managers"].any(axis=1)]
+        told = np.column_stack([named["key"], np.sort(named["managers"], axis=1)])
+        managers.append(np.unique(told, axis=0))
+        for low, own, packed in _pieces(router, rows):
+            connections.append(own)
+            yield number, low, own, packed
+            number += 1
+        router.release(rows[:0])
+    c = router.c
+    damage = Damage(path, router.damage, int(c.frame), router.latest) if router.damage else None
+    span = (router.first, router.latest) if router.latest >= 0 else None
+    router.close()
+    yield Report(
+        Gathered(int(c.frames), int(c.unread), span, damage), np.concatenate(connections), np.concatenate(managers)
     )
-    batches = columnar.gathered(share.paths, share.parts, chunks, BATCH_ROWS, COLUMNS)
-    return _fed(Auditor(share.start, share.strays), batches, progress)
 
 
-class Stages:
-    """The audit of these files, in order, in so many shares. Has to be closed. OSError if a file cannot be read."""
-
-    def __init__(
-        self,
-        files: Sequence[str],
-        start: int,
-        shares: int,
-        range_bytes: int | None = None,
-        spark: SparkSession | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> None:
-        self._files, self._start, self._shares, self._progress = list(files), start, shares, progress
-        self._storage: _Here | _InSpark = _Here() if spark is None else _InSpark(spark)
-        self.bytes_read = 0
-        self._route(range_bytes)
-
-    def __enter__(self) -> Stages:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._storage.close()
-
-    def _route(self, range_bytes: int | None) -> None:
-        most = range_bytes or RANGE_BYTES
-        ranges = byte_ranges.ranges_of(self._files, self._shares, most)
-        room = byte_ranges.range_bytes(sum(task.size for task in ranges), self._shares, most)
-        todo = dict(enumerate(ranges))
-        reports: dict[int, Report] = {}
-        numbers: dict[int, int] = {}
-        held: list[int] = []
-        attempt = 0
-        while todo:
-            rows = {number * _ATTEMPTS + attempt: task for number, task in todo.items()}
-            for row, report in self._storage.route(rows, room).items():
-                numbers[row // _ATTEMPTS] = row
-                reports[row // _ATTEMPTS] = report
-                self.bytes_read += report.bytes_read
-            todo, held = byte_ranges.again(ranges, reports)
-            attempt += 1
-        self._parts = byte_ranges.parts_of(ranges, reports, held)
-        self._numbers = [numbers[number] for number in held]
-        self._connections = Connections(reports[number] for number in held)
-
-    def _replay(self, places: Places, shares: int) -> list[Partial]:
-        share = Share(self._files, self._start, self._parts, self._numbers, shares > 1)
-        return self._storage.replay(share, places, shares, self._progress)
-
-    def partials(self) -> list[Partial]:
-        """What each task has found out. A task without frames has none."""
-        return self._replay(self._connections.shares(self._shares), self._shares)
-
-    def again(self, pairs: set[int]) -> Partial:
-        """What one task finds out about the connections of these pairs of hosts."""
-        return self._replay(self._connections.between(pairs), 1)[0]
+def _pieces(router: Router, rows: Routed) -> Iterator[tuple[int, NDArray[np.uint64], bytes]]:
+    if not len(rows):
+        return
+    order = np.argsort(rows["key"], kind="stable").astype(np.uint32)
+    keys, begins = np.unique(rows["key"][order], return_index=True)
+    sizes = rows["size"][order].astype(np.int64) + HEAD_BYTES
+    taken = np.add.reduceat(sizes, begins).astype(np.uint64)
+    out = np.empty(int(sizes.sum()), np.uint8)
+    lib.mqqb_capture_gather(
+        router.file.pointer, ffi.from_buffer("mqqb_capture_routed[]", rows), ffi.from_buffer("uint32_t[]", order),
+        len(rows), ffi.from_buffer("uint8_t[]", out),
+    )  # fmt: skip
+    behind = np.cumsum(taken)
+    cuts = np.flatnonzero(np.diff((behind - taken) // np.uint64(_PIECE_BYTES))) + 1
+    begin, low = 0, int(rows["moment"].min())
+    for own in np.split(np.stack([keys, taken], axis=1), cuts):
+        end = begin + int(own[:, 1].sum())
+        yield low, own, _packed(out[begin:end])
+        begin = end
 
 
-class _Here:
-    """Does all in this process."""
-
-    def __init__(self) -> None:
-        self._pieces: dict[int, list[Piece]] = {}
-
-    def route(self, tasks: Mapping[int, Range], room: int) -> dict[int, Report]:  # noqa: ARG002 - as _InSpark
-        reports = {}
-        for row, task in tasks.items():
-            self._pieces[row] = []
-            for item in byte_ranges.route(task):
-                if isinstance(item, Report):
-                    reports[row] = item
-                else:
-                    self._pieces[row].append(item)
-        return reports
-
-    def replay(
-        self, share: Share, places: Places, shares: int, progress: Callable[[int], None] | None
-    ) -> list[Partial]:
-        found: list[list[tuple[int, int, int, bytes]]] = [[] for _ in range(shares)]
-        lows = share.lows()
-        for row in share.numbers:
-            for piece in self._pieces[row]:
-                for place, size, packed in byte_ranges.divided(piece.connections, piece.packed, places):
-                    low = max(piece.low, lows[row])
-                    found[place].append((low, row << _CHUNK_BITS | piece.chunk, size, packed))
-        return [replay(share, sorted(pieces, key=itemgetter(0, 1)), progress) for pieces in found]
-
-    def close(self) -> None:
-        self._pieces.clear()
+def _packed(data: Any) -> bytes:
+    raw: bytes = pa.Codec("lz4_raw").compress(data, asbytes=True)
+    return raw
 
 
-class _InSpark:
-    """Does all in Spark's tasks; only what they have found out comes here."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._rows: list[DataFrame] = []
-
-    def route(self, tasks: Mapping[int, Range], room: int) -> dict[int, Report]:
-        from pyspark.storagelevel import StorageLevel
-
-        bundles = _bundles(tasks, room)
-        rows = self._spark.range(0, len(bundles), 1, len(bundles)).mapInArrow(
-            partial(_route_task, bundles), _ROUTED_SQL
-        )
-        rows = rows.persist(StorageLevel.DISK_ONLY)
-        self._rows.append(rows)
-        found = rows.where("report is not null").select("part", "report").collect()
-        return {row["part"]: pickle.loads(row["report"]) for row in found}
-
-    def replay(
-        self,
-        share: Share,
-        places: Places,
-        shares: int,
-        progress: Callable[[int], None] | None,  # noqa: ARG002 - tasks tell when they are done
-    ) -> list[Partial]:
-        from pyspark.sql import functions
-
-        rows = self._rows[0]
-        for more in self._rows[1:]:
-            rows = rows.union(more)
-        if len(self._rows) > 1:
-            rows = rows.where(functions.expr(f"part >> {_CHUNK_BITS}").isin(list(share.numbers)))
-        rows = rows.where("report is null").select("part", "low", "connections", "packed")
-        rows = rows.mapInArrow(partial(_divide_task, places, share.lows()), _DIVIDED_SQL)
-        rows = rows.repartitionById(shares, functions.col("share")).select("low", "part", "size", "packed")
-        rows = rows.sortWithinPartitions("low", "part")
-        return list(_partials(rows.mapInArrow(partial(_replay_task, share), _PARTIAL_SQL).collect()))
-
-    def close(self) -> None:
-        for rows in self._rows:
-            rows.unpersist()
+def _unpacked(size: int, data: bytes) -> bytes:
+    raw: bytes = pa.Codec("lz4_raw").decompress(data, size, asbytes=True)
+    return raw
 
 
-def _bundles(tasks: Mapping[int, Range], room: int) -> list[list[tuple[int, Range]]]:
-    """Small files share a task, up to so many bytes."""
-    bundles: list[list[tuple[int, Range]]] = []
-    left = 0
-    for row, task in tasks.items():
-        if not bundles or left < task.size:
-            bundles.append([])
-            left = room
-        bundles[-1].append((row, task))
-        left -= task.size
-    return bundles
+# ---- which task replays which connections
 
 
-def _route_task(
-    bundles: Sequence[Sequence[tuple[int, Range]]], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def places(reports: Iterable[Report], count: int) -> Places:
+    """Of so many shares, that of each connection.
+
+    All connections of a queue manager meet that has fewer others to talk to than the one at their other end: a board's,
+    not those of the server of all boards.
+    """
+    told = [(report.connections, report.managers) for report in reports]
+    connections, managers = map(np.concatenate, zip(*told))
+    keys, where = np.unique(connections[:, 0], return_inverse=True)
+    sizes = np.bincount(where, connections[:, 1], len(keys)).astype(np.int64)
+    homes, home_of = np.unique(_homes(keys, managers), return_inverse=True)
+    weights = np.bincount(home_of, sizes, len(homes))
+    loads, share_of = [0.0] * count, np.zeros(len(homes), np.int64)
+    for home in np.lexsort((homes, -weights)).tolist():
+        share = loads.index(min(loads))
+        loads[share] += weights[home]
+        share_of[home] = share
+    return Places(keys, share_of[home_of])
+
+
+def _homes(keys: NDArray[np.uint64], managers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Of each connection, the queue manager by which it is divided; without one itself."""
+    found, where = np.unique(managers[:, 1:], return_inverse=True)
+    one, other = where.reshape(-1, 2).T
+    met = np.unique(one << 32 | other)
+    others = np.bincount(np.concatenate([met >> 32, met & 0xFFFFFFFF]), minlength=len(found))
+    place = np.tile(np.searchsorted(keys, managers[:, 0]), 2)
+    manager = np.concatenate([one, other])
+    keep = found[manager] != 0
+    place, manager = place[keep], manager[keep]
+    homes = keys.copy()
+    order = np.lexsort((manager, others[manager], place))[::-1]
+    homes[place[order]] = found[manager[order]]  # the last one stays
+    return homes
+
+
+def divided(connections: NDArray[np.uint64], data: bytes, where: Places) -> Iterator[tuple[int, int, bytes]]:
+    """What the shares get of a piece: share, size, packed frames."""
+    sizes = connections[:, 1].astype(np.int64)
+    shares = where.shares[np.searchsorted(where.keys, connections[:, 0])]
+    used = np.unique(shares).tolist()
+    if len(used) == 1:
+        yield used[0], int(sizes.sum()), data
+        return
+    raw = memoryview(_unpacked(int(sizes.sum()), data))
+    ends = np.cumsum(sizes)
+    for share in used:
+        own = np.flatnonzero(shares == share)
+        found = b"".join(raw[end - size : end] for end, size in zip(ends[own].tolist(), sizes[own].tolist()))
+        yield share, len(found), _packed(found)
+
+
+def divides_streams(found: Sequence[Partial]) -> bool:
+    """Does more than one task know something of a stream, or may the holes of another task concern it?"""
+    if len(found) < 2:
+        return False
+    streams = Counter(key for own in found for key in set(own.streams()))
+    if any(count > 1 for count in streams.values()):
+        return True
+    strays = set().union(*(own.strays for own in found))
+    sources = Counter(guid for own in found for guid in own.missed_sources())
+    pairs = Counter(hosts for own in found for hosts in own.missed_pairs())
+    for own in found:
+        if np.isin(own.findings["detail"], STRAY).any():
+            return True  # its task does not know what others have seen of the sequence
+        sources_elsewhere = sources - Counter(own.missed_sources())
+        pairs_elsewhere = pairs - Counter(own.missed_pairs())
+        kept = own.sequences
+        source = own.flows["key"]["source"][kept["flow"].astype(np.int64) - 1]
+        for code, pair, ordinal, stamp in zip(
+            source.tolist(), kept["pair"].tolist(), kept["ordinal"].tolist(), kept["time_stamp"].tolist()
+        ):
+            guid = own.guids[code]
+            if guid in sources_elsewhere or own.pairs[pair // 2] in pairs_elsewhere:
+                return True
+            if not strays.isdisjoint(((guid, ordinal, stamp), (b"", ordinal, stamp))):
+                return True
+    return False
+
+
+# ---- tasks
+
+
+def _route_task(files: Sequence[str], tasks: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     gc.freeze()  # what is imported; pyspark collects garbage after each task, which took five times as long as the task
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for row, task in bundles[number]:
-                    for item in byte_ranges.route(task):
+            for task in batch.column(0).to_pylist():
+                for file in range(task, len(files), tasks):
+                    for item in route(file, files[file]):
                         if isinstance(item, Report):
-                            yield row, None, None, None, pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
+                            yield file << _PIECE_BITS, None, None, None, pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
                         else:
-                            part = row << _CHUNK_BITS | item.chunk
-                            yield part, item.low, item.connections.tobytes(), item.packed, None
+                            number, low, connections, packed = item
+                            yield file << _PIECE_BITS | number, low, connections.tobytes(), packed, None
 
     yield from _batches(rows(), _ROUTED)
 
 
-def _divide_task(
-    places: Places, lows: Mapping[int, int], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _divide_task(where: Places, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     gc.freeze()  # as above
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for batch in batches:
             for part, low, connections, packed in zip(*(column.to_pylist() for column in batch.columns)):
                 known = np.frombuffer(connections, np.uint64).reshape(-1, 2)
-                for share, size, own in byte_ranges.divided(known, packed, places):
-                    yield max(low, lows[part >> _CHUNK_BITS]), part, share, size, own
+                for share, size, own in divided(known, packed, where):
+                    yield low, part, share, size, own
 
     yield from _batches(rows(), _DIVIDED)
 
@@ -291,19 +290,22 @@ def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _replay_task(share: Share, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _replay_task(
+    files: Sequence[str], start: int, read: Sequence[Gathered], strays: bool, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """strays: other tasks know more."""
     gc.freeze()  # as above
-    rows = (
-        row
+    chunks = (
+        Chunk(low, part >> _PIECE_BITS, _unpacked(size, packed))
         for batch in batches
-        for row in zip(*(batch.column(name).to_pylist() for name in ("low", "part", "size", "packed")))
+        for low, part, size, packed in zip(
+            *(batch.column(name).to_pylist() for name in ("low", "part", "size", "packed"))
+        )
     )
-    yield from _packed(replay(share, rows, None))
-
-
-def _packed(found: Partial) -> Iterator[pa.RecordBatch]:
-    """In pieces: of what comes to the driver, Spark's JVM holds several copies of a row. size: with the last one."""
-    data = pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
+    auditor = Auditor(start, strays)
+    auditor.take(columnar.gathered(files, read, chunks, BATCH_ROWS, COLUMNS))
+    # In pieces: of what comes to the driver, Spark's JVM holds several copies of a row. size: with the last one.
+    data = pickle.dumps(auditor.partial(), pickle.HIGHEST_PROTOCOL)
     packed = pa.Codec("zstd", 1).compress(data, asbytes=True)
     for begin in range(0, len(packed), _BATCH_BYTES):
         end = begin + _BATCH_BYTES

@@ -3,22 +3,22 @@
     result = run(["a.pcap", "b.pcap"])              # in this process
     result = run(paths, spark=spark_session(master))      # in Spark's tasks
 
-What the result says, and when, is in result. With Spark, stages says which task does what; merge puts together what
-they have found out.
+What the result says, and when, is in result. With Spark, stages says which task does what.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ordack.audit import stages
-from ordack.audit.merge import Merged
-from ordack.audit.partial import Partial
-from ordack.audit.replay import BATCH_ROWS, COLUMNS, start_of
-from ordack.audit.result import Result, count_text
+import numpy as np
+
+from ordack.audit.findings import finding
+from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor, start_of
+from ordack.audit.reports import Partial, added, sender_reports
+from ordack.audit.result import KINDS, Result, StreamReport, Unknown, Violation, count_text
 from ordack.capture import columnar
 from ordack.config.machine import is_local
 from ordack.config.paths import each, size_of
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 FILES_NAMED = 3  # in a complaint
 SHARE_BYTES = 128 << 20  # at least, which take 0.3 s; a task takes a tenth of a second to start
 FEW_SHARES = 8  # below, one task is faster
-SHARES_MAX = 512  # each range of a file hands something to each share
+SHARES_MAX = 512  # each file hands something to each share
+WORST_MAX = 1000
 
 Progress = Callable[[int], None]
 
@@ -43,30 +44,27 @@ def run(
     *,
     spark: SparkSession | None = None,
     parts: int | None = None,
-    range_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Audit files that are one capture together.
 
     spark: its tasks do it, if it is divided; else this process does. parts: into how many shares the connections are
-    divided; by default `shares` says it, without Spark 1.
-    range_bytes: of a file that one
-    task reads; by default so many that each place has some, and 128 MiB at most. progress: called with numbers of
-    packets as this process has done them.
+    divided; by default `shares` says it. progress: called with numbers of packets as this process has done them.
     Raises CaptureUnusable, and OSError for a file that cannot be read.
     """
     files = columnar.in_order(paths)
     if not files:
         raise CaptureUnusable("there is no capture")
     start = start_of(files)
-    size = sum(each(size_of, files))
-    if parts is None:
-        parts = 1 if spark is None else shares(size, _places(spark))
-    if parts > 1:
-        with stages.Stages(files, start, parts, range_bytes, spark, progress) as staged:
-            result = result_of(files, staged.partials(), staged.again)
-            return replace(result, bytes_read=staged.bytes_read)
-    return replace(result_of(files, [stages.whole(files, start, progress)]), bytes_read=size)
+    if spark is not None:
+        parts = parts or shares(sum(each(size_of, files)), _places(spark))
+        if parts > 1:
+            from ordack.audit import stages
+
+            return result_of(files, stages.partials(spark, files, start, parts))
+    auditor = Auditor(start)
+    auditor.take(columnar.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True), progress)
+    return result_of(files, [auditor.partial()])
 
 
 def shares(size: int, places: int | None) -> int:
@@ -110,22 +108,80 @@ def require_packets(result: Result) -> None:
     raise CaptureUnusable(f"there was nothing to judge: no packet of the protocol in {files} ({seen}){damages}")
 
 
-def result_of(
-    paths: Sequence[str],
-    partials: Sequence[Partial],
-    again: Callable[[set[int]], Partial] | None = None,
-) -> Result:
-    """What all tasks together say of the files.
-
-    again: replays the connections of these pairs of hosts once more, all in one place, for streams of which several
-    tasks know something; not needed for one task. Raises CaptureUnusable.
-    """
+def result_of(paths: Sequence[str], partials: Sequence[Partial]) -> Result:
+    """What all tasks together say of the files. Raises CaptureUnusable."""
     if not any(partial.frames for partial in partials):
         raise CaptureUnusable("; ".join(map(_problem, paths)) or "there is no capture")
-    merged = Merged(paths, partials)
-    if merged.split.any() and again is not None:
-        merged.settle(again(merged.wanted()))
-    return merged.result()
+    base = np.cumsum([0] + [len(partial.connections) for partial in partials]).tolist()
+    found: list[Violation | Unknown] = []
+    connections: dict[int, tuple[str, str]] = {}
+    for partial, first in zip(partials, base):
+        for row in partial.findings:
+            found.append(finding(partial, row, first + int(row["connection"])))
+            connections[found[-1].connection] = partial.ends_of(int(row["connection"]))
+    found.sort(key=lambda item: (isinstance(item, Unknown), item.packets[-1].time if item.packets else 0))
+    streams = sorted((report for partial in partials for report in partial.reports()), key=lambda one: one.stream)
+    latency, histograms = added(streams)
+    # Each task knows of all files; one that saw no row does not tell.
+    gaps = max((partial.gaps for partial in partials), key=len)
+    result = Result(
+        summary=_summary(partials, streams)
+        | {"latency_ms": {kind: value.as_json() for kind, value in latency.items()}},
+        paths=list(paths),
+        damages=[],
+        violations=[item for item in found if isinstance(item, Violation)],
+        unknowns=[item for item in found if isinstance(item, Unknown)],
+        streams=streams,
+        worst=sorted(streams, key=_trouble, reverse=True)[:WORST_MAX],
+        senders=list(sender_reports(streams)),
+        connections=connections,
+        histograms=histograms,
+        latency=latency,
+    )
+    result.summary["holes"] += len(gaps)
+    damages = max((partial.damages for partial in partials), key=len)
+    result.add_damages(damages)
+    result.add_damages(gaps)
+    return result
+
+
+def _trouble(report: StreamReport) -> tuple[int, ...]:
+    return sum(report.violations.values()), sum(report.unknowns.values()), report.resends
+
+
+def _summary(partials: Sequence[Partial], streams: Sequence[StreamReport]) -> dict[str, Any]:
+    """Without what Result.add_damages says."""
+    counts = np.sum([partial.kind_counts for partial in partials], axis=0)
+    violations, unknowns = (Counter(dict(zip(KINDS, of_kinds))) for of_kinds in counts.tolist())
+    total = Counter[str]()
+    for report in streams:
+        violations.update(report.violations)
+        unknowns.update(report.unknowns)
+        for name in ("messages", "resends", "unsettled"):
+            total[name] += getattr(report, name)
+        total["sequences"] += report.sequence_count
+        total["rejects"] += sum(report.rejects.values())
+    sums = {
+        name: sum(getattr(partial, name) for partial in partials)
+        for name in ("packets", "holes", "malformed", "foreign", "forgotten")
+    }
+    return {
+        "packets": sums["packets"],
+        "connections": sum(len(partial.connections) for partial in partials) + sums["forgotten"] - sums["foreign"],
+        "foreign_connections": sums["foreign"],
+        "streams": len(streams),
+        "sequences": total["sequences"],
+        "messages": total["messages"],
+        "resends": total["resends"],
+        "rejects": total["rejects"],
+        "settled": total["messages"] - total["unsettled"],
+        "unsettled": total["unsettled"],
+        "holes": sums["holes"],
+        "malformed": sums["malformed"],
+        "unsupported_frames": max(partial.unread for partial in partials),
+        "violations": dict(violations),
+        "unknown": dict(unknowns),
+    }
 
 
 def _places(spark: SparkSession) -> int | None:

@@ -70,26 +70,21 @@ class Damage(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """A part of a file whose frames were read elsewhere. frames_before: frames of the file before it; frames: of it;
-    unread: of these, those of unknown link types; before: the greatest time of the file before this part, -1 if there
-    is none; span: times of the file's first frame and its greatest one, None if it has none; damage: behind this part,
-    nothing of the file can be read."""
+    """What a task has read of a file. frames; unread: of these, those of unknown link types; span: times of its first
+    frame and its greatest one, None if it has none."""
 
-    file: int
-    frames_before: int
     frames: int
     unread: int
-    before: int
     span: tuple[int, int] | None
     damage: Damage | None
 
 
 class Chunk(NamedTuple):
-    """Frames of a part that byte_ranges has gathered. low: none of these, and of chunks that follow, has a moment
-    before it."""
+    """Frames of a file that a task has gathered. low: none of these, and of chunks that follow, has a moment before
+    it."""
 
     low: int
-    part: int
+    file: int
     data: bytes
 
 
@@ -234,14 +229,13 @@ class Decoder(Tables):
         self.closed.add(router.number)
 
     def gathered(
-        self, parts: Sequence["Gathered"], chunks: Iterable[Chunk], tables: Sequence["_Table"], rows: int
+        self, read: Sequence[Gathered], chunks: Iterable[Chunk], tables: Sequence["_Table"], rows: int
     ) -> Iterator["Batch"]:
-        """The batches of frames that were read elsewhere. parts: all of the capture, in order, whether frames came of
-        them or not; chunks: in the order of their lows."""
-        self.damages += [part.damage for part in parts if part.damage]
-        self.frames, self.unread = sum(part.frames for part in parts), sum(part.unread for part in parts)
-        self.spans = {part.file: part.span for part in parts if part.span}
-        self.closed = {part.file for part in parts}
+        """The batches of frames that were read elsewhere. read: of each file; chunks: in the order of their lows."""
+        self.damages += [file.damage for file in read if file.damage]
+        self.frames, self.unread = sum(file.frames for file in read), sum(file.unread for file in read)
+        self.spans = {number: file.span for number, file in enumerate(read) if file.span}
+        self.closed = set(range(len(read)))
         self.latest = max((latest for _, latest in self.spans.values()), default=-1)
         files = np.zeros(64, np.uint32)  # of each chunk, which is a file for the C core
         reader, pointers = _Reader(self, tables, rows, files), ffi.new("uint8_t *[]", len(files))
@@ -256,26 +250,21 @@ class Decoder(Tables):
             if number == len(files):
                 files = reader.files = np.concatenate((files, np.zeros(number, np.uint32)))
                 pointers = ffi.new("uint8_t *[]", [*pointers, *[ffi.NULL] * number])
-            part = parts[chunk.part]
-            files[number], pointers[number] = part.file, ffi.from_buffer("uint8_t[]", chunk.data)
-            found = _of_part(listed(pointers[number], len(chunk.data), number), part)
+            files[number], pointers[number] = chunk.file, ffi.from_buffer("uint8_t[]", chunk.data)
+            found = listed(pointers[number], len(chunk.data), number)
+            found["rank"] = chunk.file
             held[number] = int(found["moment"].max()), chunk.data
             self._merge.add(found)
         self.c.files = ffi.cast("const uint8_t *const *", pointers)
         yield from reader.read(self._merge.take(None))
-        reader.files = np.append(files, np.uint32(parts[-1].file))
-        self.c.file, self.c.frame = len(files), parts[-1].frames_before + parts[-1].frames
+        reader.files = np.append(files, np.uint32(len(read) - 1))
+        self.c.file, self.c.frame = len(files), read[-1].frames
         yield from reader.end(True)
 
     def forget(self, numbers: Words) -> None:
         """Forget connections, as mqqb_capture_forget says, when all batches were taken."""
         lib.mqqb_capture_forget(self.c, ffi.from_buffer("uint32_t[]", numbers))
         self.grow(lib.MQQB_CAPTURE_GROW_DICTIONARY)  # with new indexes
-
-    def pairs(self) -> NDArray[np.uint64]:
-        """Of each connection, the number of its two hosts, as byte_ranges has it."""
-        found = self.c.connections
-        return np.array([lib.mqqb_capture_pair(found + number) for number in range(self.connections)], np.uint64)
 
     def begin(self, most: int) -> tuple[bool, float]:
         """Reads no more than the first file's first frame, and of a packed file about `most` bytes: does the file begin
@@ -378,16 +367,6 @@ class _Reader:
         self._turn = (self._turn + 1) % len(self._tables)
         c.rows, c.columns = 0, self._tables[self._turn].pointers[0]
         return batch
-
-
-def _of_part(rows: Routed, part: Gathered) -> Routed:
-    """The frames of a part, as those of its file."""
-    rows["frame"] += part.frames_before
-    rows["rank"] = part.file
-    moments, times = rows["moment"], rows["time"]
-    late = (moments != times) | (times < part.before - WINDOW_NS)
-    moments[late] = np.maximum(moments[late], part.before)
-    return rows
 
 
 class _Table:
@@ -518,12 +497,8 @@ def read_on(
 
 
 def gathered(
-    paths: Sequence[str],
-    parts: Sequence[Gathered],
-    chunks: Iterable[Chunk],
-    rows: int,
-    columns: Sequence[str],
+    paths: Sequence[str], read: Sequence[Gathered], chunks: Iterable[Chunk], rows: int, columns: Sequence[str]
 ) -> Iterator[Batch]:
     """The packets in frames that were read elsewhere, as Decoder.gathered has it. paths: in their order."""
     tables = [_Table(rows, columns, labels=False, correlations=False) for _ in range(2)]
-    yield from Decoder(paths, 0, 1, False).gathered(parts, chunks, tables, rows)
+    yield from Decoder(paths, 0, 1, False).gathered(read, chunks, tables, rows)

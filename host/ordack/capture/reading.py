@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from _mqqb import ffi, lib
 
 from ordack.capture import packed
-from ordack.config.paths import LEAST, MOST, RemoteFile, changed, path_of
+from ordack.config.paths import LEAST, MOST, RemoteFile, path_of
 
 MALFORMED, HOLE, BEGIN, OLDER, END, FOREIGN, PING = (
     lib.MQQB_KIND_MALFORMED, lib.MQQB_KIND_HOLE, lib.MQQB_KIND_BEGIN, lib.MQQB_KIND_OLDER, lib.MQQB_KIND_END,
@@ -43,9 +43,9 @@ class Connection(NamedTuple):
 
 class CaptureFile:
     """A file in memory; what lies behind is given back. damage: why not all of a packed one is in it. most: bytes of a
-    packed one that are needed. version: that of an object in a bucket, if it is known from before. Raises OSError."""
+    packed one that are needed. Raises OSError."""
 
-    def __init__(self, path: str, most: int = packed.UNPACKED_MAX, version: str = "") -> None:
+    def __init__(self, path: str, most: int = packed.UNPACKED_MAX) -> None:
         self.damage = ""
         self._part: _Part | None = None
         with contextlib.ExitStack() as opened:
@@ -53,11 +53,8 @@ class CaptureFile:
             remote: Any = getattr(file, "raw", None)
             first = file.read(LEAST)
             self.packed = packed.is_packed(first)
-            if isinstance(remote, RemoteFile):
-                if version not in ("", remote.version):
-                    raise changed(path)
-                if not self.packed:
-                    self._part = _Part(remote, first)
+            if isinstance(remote, RemoteFile) and not self.packed:
+                self._part = _Part(remote, first)
             if self.packed:
                 unpacked, self.damage = packed.unpack(file, first, most)
                 file = opened.enter_context(unpacked)
@@ -68,11 +65,6 @@ class CaptureFile:
         self.pointer = ffi.from_buffer("uint8_t[]", self._map) if self._map is not None else ffi.new("uint8_t[1]")
         self._released = 0
 
-    @property
-    def fetched(self) -> int | None:
-        """Bytes that came over the network of an object in a bucket, if it was not packed."""
-        return None if self._part is None else self._part.remote.fetched
-
     def read(self, c: Any) -> int:
         """What mqqb_capture_read says when it has as much of the file as it needs."""
         while True:
@@ -82,18 +74,6 @@ class CaptureFile:
             if not ended or c.size == self.size or self._part is None:
                 return status
             self._part.fetch()
-
-    def go_to(self, begin: int, end: int | None = None) -> None:
-        """What is read next is from `begin` on, and up to `end`, or a little more."""
-        if self._part is not None:
-            self._part.go_to(begin, self.size if end is None else end)
-
-    def bytes_at(self, begin: int, most: int) -> bytes:
-        """So many, or up to the file's end, from where go_to went."""
-        end = min(begin + most, self.size)
-        while self._part is not None and self._part.there < end:
-            self._part.fetch()
-        return bytes(ffi.buffer(self.pointer + begin, end - begin))
 
     def check(self) -> None:
         """Raises OSError if an object in a bucket was replaced while it was read."""
@@ -130,7 +110,7 @@ class _Part:
             made.truncate(remote.size)
             self.number = os.dup(made.fileno())
         self.remote = remote
-        self._begin, self.there, self._end, self._step = 0, 0, remote.size, LEAST
+        self.there, self._step = 0, LEAST
         self._put(first)
 
     def __del__(self) -> None:
@@ -146,16 +126,9 @@ class _Part:
                 raise OSError(error.errno, where, tempfile.gettempdir()) from None
             left, self.there = left[count:], self.there + count
 
-    def go_to(self, begin: int, end: int) -> None:
-        if not self._begin <= begin <= self.there:
-            self._begin = self.there = begin
-        self._end, self._step = end, MOST
-
     def fetch(self) -> None:
-        """The next piece: up to where the reading is to end, then the little that the last record may need."""
-        if self.there == self._end:
-            self._step = LEAST
-        size = min(self._step, (self._end if self.there < self._end else self.remote.size) - self.there)
+        """The next piece."""
+        size = min(self._step, self.remote.size - self.there)
         self._put(self.remote.read_at(self.there, size))
         self._step = min(2 * self._step, MOST)
 
