@@ -25,8 +25,7 @@ from typing import Any
 import pytest
 from mqqb import confirm
 from ordack.broker import outcome
-from ordack.broker.message import Message
-from ordack.broker.sending import Letter, letter_of
+from ordack.broker.message import Letter, Message, letter_of
 from ordack.client import Client, Empty
 from ordack.config.config import PORT, parse_address
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ordack.api.aio import AsyncClient
     from ordack.api.remote import StoreUnreachable
-    from ordack.broker.message import Message
-    from ordack.broker.sending import Letter, Sent
+    from ordack.broker.message import Letter, Message
+    from ordack.broker.sending import Sent
     from ordack.client import Client, Cursor, Empty, Queue, Received, Receiving, Reject, Transaction
     from ordack.config.config import TlsFiles
     from ordack.config.names import BadName

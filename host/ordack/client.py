@@ -29,8 +29,8 @@ from ordack.api.reads import Here, Turn
 from ordack.api.remote import Access, Home, There, address_of
 from ordack.broker import outcome
 from ordack.broker.commits import AS_CONFIGURED, Commit, Current, Direct, Emptying, Order, Wanted, deletable
-from ordack.broker.message import Message
-from ordack.broker.sending import Further, Letter, Properties, Run, Sent, in_runs, letter_of
+from ordack.broker.message import Further, Letter, Message, Properties, Run, in_runs, letter_of
+from ordack.broker.sending import Sent
 from ordack.broker.service import PAGE
 from ordack.config.config import Config, TlsFiles
 from ordack.store import Store

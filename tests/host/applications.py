@@ -11,7 +11,8 @@ from ordack.broker import service
 from ordack.broker.applications import Application, Asked, PutBack, Question, Take
 from ordack.broker.commits import Commit, Emptying, Order, Request, Wanted
 from ordack.broker.manager import Manager
-from ordack.broker.sending import Sent, SentRun, each, in_runs
+from ordack.broker.message import in_runs
+from ordack.broker.sending import Sent, SentRun, each
 from ordack.client import Letter
 from ordack.store import Store, StoreError
 from ordack.store.messages import Stored

@@ -8,7 +8,7 @@ from mqqb import confirm
 from mqqb.names import DirectQueueFormatName
 from ordack.broker.incoming import indispensable
 from ordack.broker.links import Hop, Link
-from ordack.broker.sending import ACKNOWLEDGE
+from ordack.broker.message import ACKNOWLEDGE
 from ordack.client import Queue, Reject
 from ordack.config.settings import NEVER
 from ordack.store import StoreError

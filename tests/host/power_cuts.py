@@ -37,7 +37,7 @@ from unittest import mock
 from mqqb import confirm
 from ordack.broker import commits, outcome
 from ordack.broker.commits import Commit, Wanted
-from ordack.broker.sending import Letter, in_runs
+from ordack.broker.message import Letter, in_runs
 from ordack.cli.move import move_all
 from ordack.config.config import Config
 from ordack.config.names import DEAD_XACT

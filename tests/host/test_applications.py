@@ -25,13 +25,14 @@ from ordack.broker import service
 from ordack.broker.applications import PutBack
 from ordack.broker.commits import Commit, Direct, Request, Wanted, carry_out
 from ordack.broker.manager import Manager
+from ordack.broker.message import in_runs
 from ordack.broker.outcome import Outcomes
-from ordack.broker.sending import each, in_runs
+from ordack.broker.sending import each
 from ordack.client import Client, Letter, Transaction
 from ordack.config.config import Config
 from ordack.config.names import BadName
 from ordack.store import Store, StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
-from ordack.store.locks import SERVE_LOCK, Locks
+from ordack.store.files import SERVE_LOCK, Locks
 from ordack.store.messages import NotTaken
 from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
@@ -721,7 +722,7 @@ def test_a_question_that_serve_does_not_take_is_answered_and_what_was_taken_is_b
 ) -> None:
     with Client(store) as client:
         client.send("line1", b"1")
-        monkeypatch.setattr("ordack.broker.sending.KINDS", ((object,),) * len(Letter._fields))
+        monkeypatch.setattr("ordack.broker.message.KINDS", ((object,),) * len(Letter._fields))
         with pytest.raises(ValueError, match="does not take this: ttrq of a letter is float"):
             _receive_and_send(client, {"ttrq": 5.5})
         with client.queue("line1").receive(timeout=DEADLINE_S) as message:

@@ -24,7 +24,7 @@ from ordack.api.reads import Here
 from ordack.api.remote import StoreUnreachable
 from ordack.broker import service
 from ordack.broker.commits import Commit, Request, Wanted
-from ordack.broker.sending import in_runs
+from ordack.broker.message import in_runs
 from ordack.client import Client, Letter, Transaction
 from ordack.config.config import Config
 from ordack.server import applications

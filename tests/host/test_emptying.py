@@ -145,7 +145,7 @@ def test_who_comes_from_elsewhere_empties_and_moves_nothing(store: Path) -> None
             client.access.empty(emptying)
         first = next(queue.peek()).lookup_id
         moving = Commit(order=Order("move", (queue.identifier, first, None, False)))
-        for question in (service.empty_question(emptying), service.commit_question(Request(b"", 1, moving))):
+        for question in (service.frame(service.EMPTY, *emptying), service.commit_question(Request(b"", 1, moving))):
             assert len(list(queue.peek())) == COUNT
             with pytest.raises(ValueError, match="does not take this"):
                 client.access._connection.ask(question)  # type: ignore[attr-defined]
@@ -153,4 +153,4 @@ def test_who_comes_from_elsewhere_empties_and_moves_nothing(store: Path) -> None
             client.access._connection = None  # type: ignore[attr-defined]
         assert len(list(queue.peek())) == COUNT
     said = serve.stop()[2]
-    assert "there is no question 'empty'" in said
+    assert "of an operator comes from another machine" in said

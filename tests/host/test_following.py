@@ -20,8 +20,8 @@ from mqqb import build, core
 from mqqb.parse import transaction_offset
 from mqqb.session import Settings
 from ordack.broker.manager import Departures
+from ordack.broker.message import Letter
 from ordack.broker.prediction import ready_to_follow
-from ordack.broker.sending import Letter
 from ordack.client import Client
 from ordack.config.config import Config
 

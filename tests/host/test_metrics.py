@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from mqqb import confirm
 from ordack.broker.commits import Commit, Request
 from ordack.broker.manager import FAILURE_MS, Manager
-from ordack.broker.sending import in_runs
+from ordack.broker.message import in_runs
 from ordack.client import Client, Letter
 from ordack.server import health, monitor, tcp
 from ordack.server.listener import Listener

@@ -15,8 +15,9 @@ import pytest
 from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare
 from ordack.broker import outcome, sending
 from ordack.broker.acceptance import Batch
+from ordack.broker.message import Letter, Run, in_runs
 from ordack.broker.outcome import Outcomes
-from ordack.broker.sending import Letter, Run, Sending, Sent, each, in_runs
+from ordack.broker.sending import Sending, Sent, each
 from ordack.config.config import Config
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.store import Store, StoreBusy, StoreError

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ordack.client import Client
 from ordack.config.names import BadName, queue_name
 from ordack.store import Store, StoreBusy, StoreError, write_ahead
-from ordack.store.locks import RECEIVE_LOCK, Locks, ReceiveLocks
+from ordack.store.files import RECEIVE_LOCK, Locks, ReceiveLocks
 from ordack.store.look import ReadOnlyStore
 from ordack.store.messages import NewMessage
 from ordack.store.queues import NoSuchQueue, QueueExists

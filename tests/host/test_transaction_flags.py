@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ordack.broker.sending import RUN_BYTES, Letter
+from ordack.broker.message import Letter
+from ordack.broker.sending import RUN_BYTES
 from ordack.client import Client
 
 from tests.support.command import Serve, as_json, serve_applications

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mqqb import headers
 from mqqb.session import Settings
-from ordack.broker.sending import Letter
+from ordack.broker.message import Letter
 from ordack.config.config import Config
 
 from tests.support.host_world import HERE, Host, World, packets_in, world_of

@@ -27,8 +27,8 @@ from typing import ParamSpec, TypeVar, Unpack
 
 from mqqb import confirm
 
-from ordack.broker.message import Message
-from ordack.broker.sending import Further, Letter, Properties, Sent
+from ordack.broker.message import Further, Letter, Message, Properties
+from ordack.broker.sending import Sent
 from ordack.broker.service import PAGE
 from ordack.client import Client, Empty, Queue, Reject, Taken, Transaction, Which, already_over, patience
 from ordack.config.config import TlsFiles

@@ -19,14 +19,14 @@ from mqqb import confirm, core, guid_names, guids
 from mqqb.names import QueueName
 
 from ordack.broker import outcome
-from ordack.broker.message import Message
+from ordack.broker.message import Letter, Message, Run
 from ordack.broker.outcome import CHUNK, Outcomes, in_pieces, piece
-from ordack.broker.sending import Letter, Run, Sending, SentRun, delivery_to, open_queue, target
+from ordack.broker.sending import Sending, SentRun, delivery_to, open_queue, target
 from ordack.config import names
 from ordack.config.config import Config
 from ordack.config.settings import NEVER
 from ordack.store import Store, StoreError, StoreServed, StoreUnknown, messages
-from ordack.store.exports import Export
+from ordack.store.memory import Export
 from ordack.store.messages import NotTaken, Stored
 from ordack.store.outgoing import Added
 from ordack.store.queues import NoSuchQueue, Queue, QueueNotEmpty
@@ -57,16 +57,6 @@ class Selection(NamedTuple):
         )
 
 
-class Move(NamedTuple):
-    """The message with this lookup id in the queue with this identifier is to go to this destination, as Letter has it;
-    None: to the one that it had. in_doubt: even if it may have been received."""
-
-    queue: int
-    lookup_id: int
-    destination: str | None = None
-    in_doubt: bool = False
-
-
 class Moved(NamedTuple):
     """What became of a message. destination: where it was to go. message_id: of the new one; None: it is still where it
     was, for it is in doubt."""
@@ -76,24 +66,26 @@ class Moved(NamedTuple):
     message_id: int | None
 
 
-def move_one(outcomes: Outcomes, wanted: Move) -> Moved | None:
-    """Move one message in the running transaction: what became of it; None if it is not there any more or somebody
-    is receiving it. Raises what Client.send does, and StoreError for one that is in doubt
-    unless that is wanted too."""
+def move(
+    outcomes: Outcomes, identifier: int, lookup_id: int, destination: str | None, in_doubt: bool
+) -> tuple[str, int | None] | None:
+    """Move the message with this lookup id in the queue with this identifier to a destination, as Letter has it; None:
+    to the one that it had. in_doubt: even if it may have been received. Where it went, and its new message id; None if
+    it is not there any more or somebody is receiving it. Raises what Client.send does, and StoreError."""
     store = outcomes.store
-    queue = store.queues.find(wanted.queue)
+    queue = store.queues.find(identifier)
     if queue is None:
-        raise NoSuchQueue(f"there is no queue {wanted.queue} any more")
+        raise NoSuchQueue(f"there is no queue {identifier} any more")
     open_queue(store, queue.name)
-    stored = store.messages.find(queue.identifier, wanted.lookup_id, outcomes.now)
+    stored = store.messages.find(queue.identifier, lookup_id, outcomes.now)
     if stored is None:
         return None
     message = Message(stored)
-    if message.in_doubt and not wanted.in_doubt:
+    if message.in_doubt and not in_doubt:
         raise StoreError("it is in doubt: it may have been received, and sent again it can come twice")
     if queue.name.endswith(POISON):
-        return _return(store, queue, message, wanted.destination)
-    destination = message.destination if wanted.destination is None else wanted.destination
+        return _return(store, queue, message, destination)
+    destination = message.destination if destination is None else destination
     to, format_name = target(store, destination)
     if to is not None and to.identifier == queue.identifier:
         raise StoreError(f"a message of {queue.name} was sent to this very queue: name another one for it to go to")
@@ -102,16 +94,16 @@ def move_one(outcomes: Outcomes, wanted: Move) -> Moved | None:
     sent = sending.send(letter)
     sending.write()
     outcomes.remove([message.lookup_id], confirm.ACK_RECEIVE)
-    return Moved(message, guids.format_name(*outcome.destination(format_name)), sent.message_id)
+    return guids.format_name(*outcome.destination(format_name)), sent.message_id
 
 
-def _return(store: Store, queue: Queue, message: Message, destination: str | None) -> Moved | None:
+def _return(store: Store, queue: Queue, message: Message, destination: str | None) -> tuple[str, int] | None:
     """Put a poison message back into the queue that its sub-queue belongs to."""
     home = open_queue(store, queue.name.removesuffix(POISON))
     if destination is not None and open_queue(store, destination).identifier != home.identifier:
         raise StoreError(f"messages of {queue.name} can go to {home.name} only, where they came from")
     is_moved = store.messages.move(message.lookup_id, queue.identifier, home.identifier)
-    return Moved(message, home.name, message.message_id) if is_moved else None
+    return (home.name, message.message_id) if is_moved else None
 
 
 def _letter(store: Store, message: Message, destination: str, delivery: str) -> Letter:
@@ -153,16 +145,6 @@ class Order(NamedTuple):
     arguments: tuple[Any, ...] = ()
 
 
-def create_queue(outcomes: Outcomes, name: str, transactional: bool) -> Queue:
-    """As Queues.create."""
-    return outcomes.store.queues.create(name, transactional)
-
-
-def set_quota(outcomes: Outcomes, name: str, quota: int | None) -> None:
-    """As Queues.set_quota."""
-    outcomes.store.queues.set_quota(name, quota)
-
-
 def delete_queue(outcomes: Outcomes, name: str, only_empty: bool) -> int:
     """Delete a private queue and its sub-queue, with what is in them, if that is allowed; how many messages. Raises
     NoSuchQueue, QueueNotEmpty, StoreError."""
@@ -190,21 +172,6 @@ def deletable(store: Store, name: str) -> list[Queue]:
     return queues
 
 
-def set_on_hold(outcomes: Outcomes, format_name: str, on_hold: bool) -> bool:
-    """As OutgoingQueues.set_on_hold."""
-    return outcomes.store.outgoing.set_on_hold(format_name, on_hold)
-
-
-def request_resend(outcomes: Outcomes, format_name: str) -> bool:
-    """As OutgoingQueues.request_resend."""
-    return outcomes.store.outgoing.request_resend(format_name)
-
-
-def reset_incoming(outcomes: Outcomes, source: bytes, destination: str) -> None:
-    """Forget an incoming stream: its source may begin anew."""
-    outcomes.store.memory.delete_incoming([(source, destination)])
-
-
 def withdraw(outcomes: Outcomes, outgoing: int, after: int, last: int, keep: list[int]) -> tuple[int, int | None]:
     """End a piece of the messages of an outgoing queue with keys above `after` up to `last`, but for those to keep
     (C-29): how many, and the key to go on after; None: that was all."""
@@ -220,38 +187,19 @@ def withdraw(outcomes: Outcomes, outgoing: int, after: int, last: int, keep: lis
     return done, at if is_more else None
 
 
-def move(
-    outcomes: Outcomes, queue: int, lookup_id: int, destination: str | None, in_doubt: bool
-) -> tuple[str, int | None] | None:
-    """As moving.move_one: where the message went, and its new message id; None if it is not to be had."""
-    moved = move_one(outcomes, Move(queue, lookup_id, destination, in_doubt))
-    return moved and (moved.destination, moved.message_id)
-
-
-def add_export(outcomes: Outcomes, *export: Any) -> None:
-    """As Exports.add."""
-    outcomes.store.exports.add(Export(*export))
-
-
-def save_export(outcomes: Outcomes, *export: Any) -> None:
-    """As Exports.save."""
-    outcomes.store.exports.save(Export(*export))
-
-
 _Types = tuple[type | tuple[type, ...], ...]
 _EXPORT: _Types = (str, str, str, int, str, int, int, int)
-_MAYBE_NUMBER, _MAYBE_TEXT = (int, type(None)), (str, type(None))
 ORDERS: dict[str, tuple[Callable[..., Any], _Types]] = {  # and what their arguments are
-    "create_queue": (create_queue, (str, bool)),
-    "set_quota": (set_quota, (str, _MAYBE_NUMBER)),
+    "create_queue": (lambda outcomes, *of: outcomes.store.queues.create(*of), (str, bool)),
+    "set_quota": (lambda outcomes, *of: outcomes.store.queues.set_quota(*of), (str, (int, type(None)))),
     "delete_queue": (delete_queue, (str, bool)),
-    "set_on_hold": (set_on_hold, (str, bool)),
-    "request_resend": (request_resend, (str,)),
-    "reset_incoming": (reset_incoming, (bytes, str)),
+    "set_on_hold": (lambda outcomes, *of: outcomes.store.outgoing.set_on_hold(*of), (str, bool)),
+    "request_resend": (lambda outcomes, *of: outcomes.store.outgoing.request_resend(*of), (str,)),
+    "reset_incoming": (lambda outcomes, *of: outcomes.store.memory.delete_incoming([of]), (bytes, str)),
     "withdraw": (withdraw, (int, int, int, list)),
-    "move": (move, (int, int, _MAYBE_TEXT, bool)),
-    "add_export": (add_export, _EXPORT),
-    "save_export": (save_export, _EXPORT),
+    "move": (move, (int, int, (str, type(None)), bool)),
+    "add_export": (lambda outcomes, *of: outcomes.store.exports.add(Export(*of)), _EXPORT),
+    "save_export": (lambda outcomes, *of: outcomes.store.exports.save(Export(*of)), _EXPORT),
 }
 
 

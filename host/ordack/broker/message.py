@@ -1,20 +1,34 @@
-"""A message as an application sees it. host/docs/api.md lists what it has."""
+"""A message as an application reads and writes it. host/docs/api.md lists what it has."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 from mqqb import compose, core, guids, headers, parse
-from mqqb.names import QueueName
+from mqqb.names import QueueName, utf16_encode
 
 from ordack.broker import outcome
-from ordack.broker.sending import ACKNOWLEDGE, TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
 from ordack.config import classes
-from ordack.formatters import Form, value_of
+from ordack.config.config import CONNECT_TIMEOUT_S
+from ordack.formatters import Body, Form, value_of
 from ordack.store.messages import Stored
 from ordack.text import counted, legible
+
+# Administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
+ACKNOWLEDGE = {
+    "reach-queue": headers.WANT_PA,
+    "receive": headers.WANT_PR,
+    "nack-reach-queue": headers.WANT_NA,
+    "nack-receive": headers.WANT_NR,
+}
+TRANSACTION_ID_SHIFT = 4  # in TransactionHeader.Flags (wire.md 2.3)
+TRANSACTION_ID_MAX = 0xFFFFF
+TIME_MAX = 0xFFFFFFFE  # seconds
+LABEL_MAX = 249
+Bytes = bytes | bytearray | memoryview
 
 
 def _limit(seconds: int) -> int | None:
@@ -263,3 +277,175 @@ class Message:
             "lookup_id": self.lookup_id,
             "abort_count": self.abort_count,
         }
+
+
+# Letters: messages as applications write them.
+
+
+class Letter(NamedTuple):
+    r"""A message to send, with the properties that MSMQ has for it.
+
+    destination: a local queue's name, or a format name: `DIRECT=TCP:10.0.0.5\private$\line1`, or `PRIVATE=` with
+    GUID and queue number of a queue manager, which may be one that only connects here, as a board does.
+    label: at most 249 characters; priority: 0 to 7, ignored for transactional messages; delivery: "express",
+    "recoverable" or "transactional", by default as the local queue needs it, and transactional to other machines.
+
+    ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in seconds from now; by default four days and no limit. A
+    ttrq of 0 is one attempt to deliver, and counts as the 10 s that connecting may take (B-405).
+    dead_letter: keep it in a dead-letter queue if it is not delivered, or a transactional one not known to be
+    received (JN); dead_letter_queue: in this local transactional queue instead of the system's. journal: keep a
+    copy in the journal when it has arrived, or a transactional one when it was received (JP). acknowledge: bits of
+    ACKNOWLEDGE, what is to be told to administration_queue, a local queue that is not transactional or a format name.
+
+    correlation_id: 20 bytes, as a rule `Message.identifier` of the message that this one answers. response_queue: where
+    answers are expected, a local queue or a format name. body_type: what the body is, by the codes of wire.md 1.8; a
+    `Body` brings its own.
+    application_tag: 0 to 2**32 - 1, and extension: bytes, both for the application alone.
+    """
+
+    destination: str
+    body: bytes | bytearray | memoryview = b""
+    label: str = ""
+    priority: int = 3
+    delivery: str | None = None
+    ttrq: int | None = None
+    ttbr: int | None = None
+    dead_letter: bool = False
+    journal: bool = False
+    dead_letter_queue: str | None = None
+    acknowledge: int = 0
+    administration_queue: str | QueueName | None = None
+    correlation_id: bytes = bytes(compose.CORRELATION_SIZE)
+    response_queue: str | QueueName | None = None
+    body_type: int = 0
+    application_tag: int = 0
+    extension: bytes = b""
+
+
+KINDS: tuple[tuple[type, ...], ...] = (  # of each field, as applications may say it, and `serve` take it
+    (str,), (bytes, bytearray, memoryview), (str,), (int,), (str, type(None)), (int, type(None)), (int, type(None)),
+    (bool,), (bool,), (str, type(None)), (int,), (str, type(None)), (bytes,), (str, type(None)), (int,), (int,),
+    (bytes,),
+)  # fmt: skip
+
+
+class Run(NamedTuple):
+    """Letters that follow each other and differ in their bodies only: one of them, and the bodies of all."""
+
+    letter: Letter
+    bodies: tuple[Bytes, ...]
+
+
+class Further(TypedDict, total=False):
+    """The arguments of Client.send that it passes on, for type checkers: fields of Letter, but for acknowledge, any of
+    ACKNOWLEDGE by name."""
+
+    ttrq: int | None
+    ttbr: int | None
+    dead_letter: bool
+    journal: bool
+    dead_letter_queue: str | None
+    acknowledge: Collection[str]
+    administration_queue: str | None
+    correlation_id: bytes
+    response_queue: str | None
+    body_type: int
+    application_tag: int
+    extension: bytes
+
+
+class Properties(Further, total=False):
+    """The same of Queue.send, Transaction.send and Client.reply: all but destination and body."""
+
+    label: str
+    priority: int
+    delivery: str | None
+
+
+def letter_of(
+    destination: str,
+    body: bytes | bytearray | memoryview,
+    *,
+    acknowledge: Collection[str] = (),
+    **properties: Any,
+) -> Letter:
+    """A letter of the arguments of Client.send, which are Properties. Raises ValueError, TypeError."""
+    for name in properties:
+        if name not in Letter._fields:
+            raise TypeError(f"a message has no {name!r}; it has {', '.join(Letter._fields[2:])}")
+    wanted = 0
+    for name in (acknowledge,) if isinstance(acknowledge, str) else acknowledge:
+        if name not in ACKNOWLEDGE:
+            raise ValueError(f"there is no acknowledgement {name!r}; there are {', '.join(ACKNOWLEDGE)}")
+        wanted |= ACKNOWLEDGE[name]
+    return checked(Letter(destination, body, acknowledge=wanted, **properties))
+
+
+def in_runs(letters: Iterable[Letter]) -> tuple[Run, ...]:
+    """Letters, checked as `checked` does: those that follow each other and differ in their bodies only, together."""
+    runs: list[tuple[Letter, list[Bytes]]] = []
+    last: Letter | None = None
+    for letter in letters:
+        if last is not None and (letter is last or _differ_in_body(letter, last)):
+            runs[-1][1].append(letter.body)
+        else:
+            fine = checked(letter)
+            runs.append((fine, [fine.body]))
+            last = letter if type(letter.body) is bytes else None
+    return tuple(Run(letter, tuple(bodies)) for letter, bodies in runs)
+
+
+def _differ_in_body(letter: Letter, other: Letter) -> bool:
+    """Is the first one a letter with plain bytes that differs from the other in nothing else?"""
+    return (
+        isinstance(letter, Letter)
+        and type(letter.body) is bytes
+        and letter.destination == other.destination
+        and letter[2:] == other[2:]
+    )
+
+
+def misfit(fields: Sequence[object]) -> int | None:
+    """The place of the first of a letter's fields, or of those that begin it, that is of none of its KINDS."""
+    if all(map(isinstance, fields, KINDS)):
+        return None
+    return next(at for at, (value, kinds) in enumerate(zip(fields, KINDS)) if not isinstance(value, kinds))
+
+
+def checked(letter: Letter) -> Letter:
+    """The letter, with what stands for something else said plainly. Raises ValueError if no message can have its
+    properties, without a look at the store, and TypeError if one is of a wrong type."""
+    if not isinstance(letter, Letter):
+        raise TypeError(f"{letter!r:.40} is {type(letter).__name__}; it has to be a Letter, with destination and body")
+    if not isinstance(letter.body, (bytes, bytearray, memoryview)):
+        raise TypeError(
+            f"the body is {type(letter.body).__name__}; it has to be bytes: encode it, or use Body.json or "
+            "another form of Body that its reader expects"
+        )
+    if (wrong := misfit(letter)) is not None:
+        fitting = " or ".join("None" if kind is type(None) else kind.__name__ for kind in KINDS[wrong])
+        raise TypeError(f"{Letter._fields[wrong]} is {letter[wrong]!r:.40}; it has to be {fitting}")
+    if legible(letter.label) != letter.label:
+        raise ValueError(f"the label {legible(letter.label)} is not valid text: it holds half a character")
+    if isinstance(letter.body, Body):
+        if letter.body_type not in (0, letter.body.body_type):
+            raise ValueError(
+                f"the body is of type {letter.body.body_type}, and body_type says {letter.body_type}: "
+                "leave body_type out"
+            )
+        letter = letter._replace(body_type=letter.body.body_type)
+    length = len(utf16_encode(letter.label)) // 2
+    if length > LABEL_MAX:
+        raise ValueError(f"the label has {length} UTF-16 characters; at most {LABEL_MAX} are allowed (wire.md 2.5)")
+    for name, value in (("TimeToReachQueue", letter.ttrq), ("TimeToBeReceived", letter.ttbr)):
+        if value is not None and not 0 <= value <= TIME_MAX:
+            raise ValueError(f"{name} is {value} s; 0 to {TIME_MAX} are allowed")
+    if len(letter.correlation_id) != compose.CORRELATION_SIZE:
+        raise ValueError(
+            f"the correlation identifier has {len(letter.correlation_id)} bytes; it has {compose.CORRELATION_SIZE}: "
+            "use the identifier of the message that this one answers"
+        )
+    for name, value in (("body type", letter.body_type), ("application tag", letter.application_tag)):
+        if not 0 <= value <= 0xFFFFFFFF:
+            raise ValueError(f"the {name} is {value}; 0 to {0xFFFFFFFF} are allowed")
+    return letter._replace(ttrq=CONNECT_TIMEOUT_S) if letter.ttrq == 0 else letter  # one attempt (B-405)

@@ -38,7 +38,7 @@ from typing import Any
 from mqqb import confirm
 
 from ordack.broker.commits import ORDERS, Order, Request, Wanted
-from ordack.broker.sending import KINDS, Letter, Run, misfit
+from ordack.broker.message import KINDS, Letter, Run, misfit
 from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import Stored

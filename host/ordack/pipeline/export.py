@@ -46,7 +46,7 @@ from ordack.pipeline.segments import (
     refused,
 )
 from ordack.store import StoreError, StoreUnknown
-from ordack.store.exports import Export
+from ordack.store.memory import Export
 from ordack.store.messages import NotTaken, Stored
 from ordack.text import counted, legible
 

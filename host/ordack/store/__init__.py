@@ -31,10 +31,8 @@ from ordack.store.database import (
     StoreServed,
     StoreUnknown,
 )
-from ordack.store.exports import Exports
-from ordack.store.locks import SERVE_LOCK, Locks, ReceiveLocks
-from ordack.store.making import make_store
-from ordack.store.memory import Answers, Memory, Numbers
+from ordack.store.files import SERVE_LOCK, Locks, ReceiveLocks, make_store
+from ordack.store.memory import Answers, Exports, Memory, Numbers
 from ordack.store.messages import Messages
 from ordack.store.outgoing import OutgoingQueues
 from ordack.store.queues import Queues
@@ -110,8 +108,6 @@ class Store:
         self.exports = Exports(database)
         self.answers = Answers(database)
         self._disk = Disk(0, 0, 0, 0, 0, 0)
-        self._usage_seen = 0, -1  # the transactions that were undone, and the file's version, of `_uncounted`
-        self._uncounted = 0
         self._disk_until = 0.0  # what was seen of it counts, in monotonic seconds
 
     def close(self) -> None:
@@ -214,13 +210,8 @@ class Store:
 
     def usage(self) -> int:
         """Bytes of all packets kept, in local and outgoing queues (B-398)."""
-        database = self._database
-        seen = database.rolled_back, database.one("PRAGMA data_version")
-        if seen != self._usage_seen:  # else what this object has counted since is all that has come and gone
-            self._usage_seen = seen
-            used: float = database.one("SELECT (SELECT total(bytes) FROM queues) + (SELECT total(bytes) FROM outgoing)")
-            self._uncounted = int(used) - database.counted
-        return self._uncounted + database.counted
+        used = "SELECT (SELECT total(bytes) FROM queues) + (SELECT total(bytes) FROM outgoing)"
+        return int(self._database.one(used))
 
     def room(self, quota: int) -> Room:
         """How much may still be stored, within the quota and on the disk (B-285, B-398)."""

@@ -3,7 +3,7 @@
 A copy is of one moment: it is read in one snapshot. Nobody waits for that, but as long as it lasts the write-ahead log
 cannot begin anew. Memory is bounded by PIECE_PAGES and SQLite's cache.
 
-A copy gets its name when it is whole, checked and durable (making.py). What is restored is not changed: each process
+A copy gets its name when it is whole, checked and durable (files.py). What is restored is not changed: each process
 begins new sequences (`Numbers.begin_run`), and what was in unfinished receives has no receiver that lives.
 """
 
@@ -22,9 +22,8 @@ from urllib.parse import quote
 import apsw
 
 from ordack.store.database import OPERATIONS, Database, StoreBusy, StoreError, StoreFull
-from ordack.store.locks import SERVE_LOCK, Locks
+from ordack.store.files import SERVE_LOCK, Locks, new_file, remove_dead, sync, writing
 from ordack.store.look import ReadOnlyDatabase, is_writable
-from ordack.store.making import new_file, remove_dead, sync, writing
 from ordack.store.schema import FILE_NAME, PRIVATE
 from ordack.store.write_ahead import Disk, disk_bytes, is_pinned, log_bytes, megabytes, patience, reserve
 from ordack.text import legible

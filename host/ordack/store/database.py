@@ -128,73 +128,10 @@ def among(column: str, keys: Iterable[int]) -> tuple[str, tuple[Any, ...]]:
 NESTED = contextlib.nullcontext()  # in a transaction already
 
 
-class _InWords:
-    """See Database.errors. At each statement a generator in its place would cost a microsecond."""
-
-    __slots__ = ("_database",)
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, apsw.Error):
-            self._database.explain(error)
-
-
-class _Transaction:
-    """See Database.transaction. A generator in its place would cost some microseconds."""
-
-    __slots__ = ("_database", "_durable", "_writes")
-
-    def __init__(self, database: Database, durable: bool, writes: bool) -> None:
-        self._database = database
-        self._durable = durable
-        self._writes = writes
-
-    def __enter__(self) -> None:
-        database = self._database
-        database.ready()
-        if not self._durable:
-            database.set_synchronous(False)
-        try:
-            database.all("BEGIN IMMEDIATE" if self._writes else "BEGIN")
-        except BaseException:
-            if not self._durable:
-                database.set_synchronous(True)
-            raise
-        try:
-            database.check_served()  # it may have begun while this waited; from here on none can begin
-        except BaseException as error:
-            self._end(error)
-            raise
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        self._end(error)
-
-    def _end(self, error: BaseException | None) -> None:
-        """Commit it, or undo it for this error."""
-        database = self._database
-        try:
-            if error is None:
-                try:
-                    database.commit()
-                except BaseException as failed:
-                    database.undo(failed)
-                    raise
-            else:
-                database.undo(error)
-        finally:
-            if not self._durable:
-                database.set_synchronous(True)
-
-
 class Database:
     """An open file. All methods raise StoreError, or one of its kinds; one that writes outside `transaction()` is a
     transaction by itself. rolled_back: how many transactions of this object did not happen.
-    counted: the bytes that it has tallied, in those too. work: what was written."""
+    work: what was written."""
 
     may_be_anywhere = False  # also on a file system of another machine
     _log_is_long = False
@@ -215,7 +152,6 @@ class Database:
         self._has_gap = False  # the log may have: the disk has failed
         self._seen_version = -1
         self.rolled_back = 0  # transactions
-        self.counted = 0
         self.work = DiskWork()
         check_folder(self.folder, self.may_be_anywhere)
         try:
@@ -308,7 +244,25 @@ class Database:
 
         durable: False of what a power cut may undo, as long as nothing durable has followed: no sync is waited for.
         writes: False of what writes nothing. It waits for no writer."""
-        return _Transaction(self, durable, writes) if self.connection.get_autocommit() else NESTED
+        return self._transaction(durable, writes) if self.connection.get_autocommit() else NESTED
+
+    @contextlib.contextmanager
+    def _transaction(self, durable: bool, writes: bool) -> Iterator[None]:
+        self.ready()
+        if not durable:
+            self.set_synchronous(False)
+        try:
+            self.all("BEGIN IMMEDIATE" if writes else "BEGIN")
+            try:
+                self.check_served()  # it may have begun while this waited; from here on none can begin
+                yield
+                self.commit()
+            except BaseException as error:
+                self.undo(error)
+                raise
+        finally:
+            if not durable:
+                self.set_synchronous(True)
 
     def ready(self) -> None:
         """See that a transaction may begin. Raises StoreServed, StoreUnknown."""
@@ -443,9 +397,13 @@ class Database:
             interval = min(2 * interval, LAST_WAIT_S)
         return True
 
-    def errors(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
         """What SQLite raises inside is raised as StoreError, in words."""
-        return _InWords(self)
+        try:
+            yield
+        except apsw.Error as error:
+            self.explain(error)
 
     def explain(self, error: apsw.Error) -> NoReturn:
         """Raise it in words."""
@@ -494,7 +452,6 @@ class Database:
             f"UPDATE {table} SET messages = messages + ?, bytes = bytes + ? WHERE id = ?",
             [(*change, queue) for queue, change in changes.items()],
         )
-        self.counted += sum(total for _, total in changes.values())
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         with self.transaction():

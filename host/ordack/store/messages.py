@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from ordack.config.settings import NEVER
 from ordack.store.database import Database, StoreError, StoreUnknown, among, first_piece, weight
-from ordack.store.locks import ReceiveLocks
+from ordack.store.files import ReceiveLocks
 from ordack.store.schema import POISON, SUBQUEUE
 
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
