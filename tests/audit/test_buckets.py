@@ -6,7 +6,6 @@ import errno
 import gzip
 import json
 import os
-import tempfile
 import threading
 from collections import Counter
 from pathlib import Path
@@ -18,7 +17,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 import zstandard
 from ordack.audit import tasks
 from ordack.capture import columnar
-from ordack.config.paths import NotLocal, RemoteError, RemotePath, is_same, path_of
+from ordack.config.paths import NotLocal, RemoteError, path_of
 from ordack.pipeline.packets import find_files
 from ordack.pipeline.segments import OptionError
 
@@ -80,19 +79,6 @@ def test_a_beginning_is_fetched_only(s3: S3, long: Path) -> None:
     s3.asked.clear()
     assert columnar.first_time(url) == columnar.first_time(str(long))
     assert s3.got("plant.pcap") <= 1 << 15
-
-
-def test_nothing_stays_where_temporary_files_are(
-    s3: S3, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    url = s3.put("plant.pcap", plain.read_bytes())
-    tasks.run([url])
-    s3.before = lambda method, path: "404 Not Found" if method == "GET" and len(s3.asked) > 6 else None
-    s3.asked.clear()
-    with pytest.raises(OSError):
-        tasks.run([url] * 9)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_more_objects_than_a_server_lists_at_once(s3: S3, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,15 +221,6 @@ def test_an_object_that_changes_while_it_is_read_gives_no_result(s3: S3, long: P
     assert count[0] == 6
 
 
-def test_an_object_that_changes_while_it_is_read_from_its_beginning_to_its_end_is_told(s3: S3) -> None:
-    url = s3.put("plant.pcap.gz", bytes(50_000))
-    with path_of(url).open() as file:
-        file.read(1)
-        s3.put("plant.pcap.gz", bytes(49_999) + b"?")
-        with pytest.raises(RemoteError, match="was replaced while it was read"):
-            file.read()
-
-
 def test_an_object_that_goes_while_its_folder_is_looked_at_is_told(s3: S3, plain: Path) -> None:
     s3.put("captures/a.pcap", plain.read_bytes())
     url = s3.put("captures/b.pcap", plain.read_bytes())
@@ -264,15 +241,3 @@ def test_what_is_no_bucket_is_refused(name: str) -> None:
         path_of(name)
     with pytest.raises(OptionError):
         find_files(name)
-
-
-def test_a_path_in_a_bucket_is_what_it_was_made_of(s3: S3) -> None:
-    url = s3.put("a/b/c.pcap", b"x")
-    path = path_of(url)
-    assert isinstance(path, RemotePath)
-    assert (path.name, str(path.parent), str(path.parent / "d")) == ("c.pcap", "s3a://plant/a/b", "s3a://plant/a/b/d")
-    assert (path.is_file(), path.is_dir(), path.parent.is_dir(), path.stat().st_size) == (True, False, True, 1)
-    assert [str(one) for one in path_of("s3a://plant/**/*.pcap").matching()] == [url]  # type: ignore[union-attr]
-    assert is_same(path_of("s3://plant/a/b/c.pcap"), path)
-    path.unlink()
-    assert not path_of(url).exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import secrets
 import signal
 import socket
@@ -31,7 +30,6 @@ from ordack.server import applications
 from ordack.server.listener import Listener
 from ordack.store import StoreBusy, StoreError, StoreUnknown
 
-from hil.dice import new_seed
 from tests.host.sockets import Server, serving, until
 from tests.support.beside import client_beside
 from tests.support.command import DEADLINE_S, Serve, own_port, serve_applications
@@ -193,45 +191,10 @@ def test_a_message_that_is_put_back_on_a_connection_that_is_cut_is_back(served: 
             assert message.body == b"1"
 
 
-def test_whatever_is_cut_how_often_each_message_comes_once_in_order(store: Path, served: tuple[Serve, str]) -> None:
-    seed = new_seed()
-    print("seed", seed)
-    dice = random.Random(seed)
-    with Proxy(_port(served[1])) as proxy:
-        proxy.plan = {
-            exchange: (dice.choice(["question", "answer"]), dice.choice(list(PARTS.values())))
-            for exchange in range(2000)
-            if dice.random() < 0.1
-        }
-        for number in range(60):
-            _work(proxy.address, b"%d" % number) if number % 10 else _work_until_it_is_done(proxy.address, number)
-        assert proxy.made > 20
-    assert _bodies(store, "plain") == [b"%d" % number for number in range(60)]
-    assert _bodies(store, "line1") == []
-
-
-def _work_until_it_is_done(address: str, number: int) -> None:
-    """The same with a client for each step."""
-    for step in (lambda client: client.send("line1", b"%d" % number), _move):
-        with _connected(address) as client:
-            step(client)
-
-
 def _connected(address: str) -> Client:
     while True:
         with suppress(StoreUnreachable):
             return Client(address)
-
-
-def _move(client: Client) -> None:
-    while True:
-        try:
-            with client.transaction() as transaction:
-                transaction.send("plain", transaction.receive("line1", DEADLINE_S).body)
-        except StoreError as error:
-            _check_is_back(error)
-        else:
-            return
 
 
 def _hello(connection: socket.socket, application: bytes) -> Any:

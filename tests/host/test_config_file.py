@@ -176,6 +176,8 @@ def test_all_that_a_file_may_say() -> None:
         ("[[serial]]\nport = '/dev/a b'", "[[serial]] port = \"/dev/a b\": "),
         ("[[serial]]\nport = 'a'\n[[serial]]\nport = '/dev/a'", "[[serial]] a: two lines have this name"),
         ("[[serial]]\nport = 'a'\n[next-hops]\na = 'b:5'", "[[serial]] a: [next-hops] has another way to it"),
+        ("[next-hops]\na = 'tls://b:5'", "[next-hops] a: it needs the table [tls]"),
+        ("[next-hops]\na = 'ssl://b:5'", "[next-hops] a = "),
         ("[next-hops]\na = 'b'", "[next-hops] a = \"b\": 'b' is not HOST:PORT"),
         ("[next-hops]\na = 'b:1'\nA = 'b:2'", '[next-hops] A = "b:2": it stands there twice, spelled in two ways'),
         ("[[listen]]\nallow = '10.0.0.5'", '[[listen]] allow = "10.0.0.5": write a list of texts'),

@@ -19,21 +19,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import confirm
-from ordack.broker.commits import Commit, Request
 from ordack.broker.manager import FAILURE_MS, Manager
-from ordack.broker.message import in_runs
-from ordack.client import Client, Letter
+from ordack.client import Client
 from ordack.server import health, monitor, tcp
 from ordack.server.listener import Listener
 from ordack.server.metrics import LABEL_MAX, METRICS, NAMED_MAX, Metrics, safe_label
 from ordack.store import Store, StoreError
-from ordack.store.counters import OTHER, PEERS_MAX, PeerCounts, Peers, Spread
+from ordack.store.counters import OTHER, PEERS_MAX, Peers, Spread
 from ordack.store.look import StoreBeside
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordack
-from tests.support.faulty_disk import faulty_disk
 from tests.support.host_peer import Peer, direct
-from tests.support.host_world import exchange, send_from, two_hosts
 from tests.support.watched import Samples, Watched, answering, families_of, get, samples_of, until, watched_serve
 
 
@@ -72,87 +68,6 @@ def test_peers_are_bounded_and_nothing_that_they_did_is_lost() -> None:
     assert sum(counts.sent_bytes for _, counts in peers) == 30 * PEERS_MAX
     assert sum(counts.refused.get(confirm.NACK_BAD_DST_Q, 0) for _, counts in peers) == 3 * PEERS_MAX
     assert peers.other.received > PEERS_MAX
-
-
-def test_repetitions_and_the_way_to_an_order_ack_are_counted(tmp_path: Path) -> None:
-    world, receiver, sender = two_hosts(tmp_path)
-    send_from(sender, *(b"%d" % number for number in range(5)))
-    peer = sender.manager.links.counters.peers.of("10.0.0.1")  # the host of the hop
-    while peer.sent < 5:
-        world.pass_time(10)
-        world.connect_all()
-        world.collect()
-        world.deliver(1 << 20)
-    assert (peer.sessions, peer.resent) == (1, 0)
-    world.wires[0].cut()  # before anything of them has arrived, or its acknowledgement
-    world.pass_time(2000)
-    send_from(sender, b"later")
-    world.pass_time(10)
-    exchange(world)
-    world.pass_time(1000)
-    exchange(world)
-    world.pass_time(50)
-    assert (peer.sent, peer.resent) == (11, 5)
-    latency = sender.manager.links.counters.order_acks
-    assert sum(latency.counts) == 1
-    assert 2000 <= latency.total <= 4000  # from the first time that it was sent
-    assert receiver.manager.links.counters.batches.total == 6
-    there = receiver.manager.links.counters.peers.of("10.0.0.9")
-    assert there.received >= 6
-    assert there.received_bytes > 0
-    assert peer.sent_bytes >= there.received_bytes
-
-
-def _offer(manager: Manager, address: str, queue: str) -> PeerCounts:
-    """What is counted of a peer that sends one message, and is heard as long as its session stands."""
-    link = manager.accept(address, 0)
-    assert link
-    peer = Peer(b"\1" * 16, direct(queue))
-    peer.connect(0)
-    peer.send(b"x")
-    for _ in range(6):
-        data = peer.output(0)
-        if link.session.closed is None:
-            manager.receive([(link, data)], 0, 1_800_000_000)
-            for of, answer, _ in manager.output():
-                if of is link:
-                    peer.receive(answer, 0)
-    return link.counts
-
-
-def test_a_transaction_that_failed_counts_nothing(tmp_path: Path) -> None:
-    with faulty_disk() as disk, Store(tmp_path / "store", create=True) as store:
-        store.queues.create("line1", transactional=True)
-        manager = Manager(store, 0)
-        manager.poll(0, 1_800_000_000)
-        made = manager.links.counters
-        for address, queue in (("10.0.0.7", "nowhere"), ("10.0.0.8", "line1")):
-            disk.fail = "sync-once"
-            failed = _offer(manager, address, queue)
-            assert (failed.received, failed.refused, made.batches.total) == (0, {}, 0)
-            assert failed.received_bytes > 0
-            assert (made.store_failures, "line1" in made.failure) == ({"nowhere": 1, "line1": 2}[queue], False)
-            assert made.failure
-        refused, stored = _offer(manager, "10.0.0.7", "nowhere"), _offer(manager, "10.0.0.8", "line1")
-        assert refused.refused == {confirm.NACK_BAD_DST_Q: refused.received}
-        assert refused.received >= 1
-        assert (stored.received, stored.refused, made.batches.total) == (1, {}, 1)
-        assert made.failure == ""
-        assert made.ends["B-285"] == 2
-
-
-def test_a_failure_that_only_an_application_meets_is_one(tmp_path: Path) -> None:
-    with faulty_disk() as disk, Store(tmp_path / "store", create=True) as store:
-        store.queues.create("line1", transactional=False)
-        manager = Manager(store, 0)
-        application = manager.applications.connected(b"\1" * 16)
-        wanted = Request(application.identifier, 1, Commit(letters=in_runs([Letter("line1", b"x")])))
-        disk.fail = "write-once"
-        manager.receive([], 0, 1_800_000_000, [(application, wanted)])
-        assert manager.links.counters.store_failures == 1
-        assert manager.links.counters.failure
-        manager.receive([], 0, 1_800_000_000, [(application, wanted)])
-        assert manager.links.counters.failure == ""
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------

@@ -103,17 +103,6 @@ async def test_over_the_limit_a_connection_is_closed_and_a_ping_says_so_before(t
             assert (await ask(one, config.ping_port))[0] == 0
 
 
-async def test_the_limit_for_one_address_is_told_by_ping_to_that_address(tmp_path: Path) -> None:
-    config = Config(max_sessions_per_address=1, answer_pings=True, ping_port=ping_port())
-    async with serving(tmp_path, config) as server:
-        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        await until(lambda: server.manager.links)
-        with udp() as same, udp("127.0.0.2") as other:
-            assert (await ask(same, config.ping_port))[0] == 2
-            assert (await ask(other, config.ping_port))[0] == 0
-        writer.close()
-
-
 @pytest.mark.rule("B-006")
 async def test_pings_are_answered_only_if_asked_for_and_only_on_the_listening_address(tmp_path: Path) -> None:
     port = ping_port()

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
-import select
 import socket
-import subprocess
-import termios
-import threading
-import time
 import tty
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,17 +15,14 @@ from typing import Any
 import pytest
 from mqqb import line
 from ordack.cli import glance
-from ordack.client import Client
 from ordack.config.config import parse_serial
 from ordack.config.names import BadName
 from ordack.node.uart import UartLink
 from ordack.server import serial, tcp
-from ordack.store import Store
 
-from firmware.ports.modules import BOARD
 from tests.host.serial_lines import Board, Place, Wire
 from tests.host.sockets import until
-from tests.support.command import INTERPRETERS, ROOT, Serve, ordack, own_port
+from tests.support.command import Serve, ordack, own_port
 
 pytestmark = pytest.mark.slow
 
@@ -316,125 +307,6 @@ def test_a_uart_with_any_is_asked_for_no_more_than_it_has(ends: Ends) -> None:
 
 
 # ---- MicroPython ----------------------------------------------------------------------------------
-
-
-PIECE = 64  # bytes that are spoiled or not, so that a busy machine, which reads more at once, has as many faults:
-APART = 5, 30  # so many pieces from one to the next
-
-
-class Proxy(threading.Thread):
-    """Carries bytes between two pseudo-terminals, and spoils a few of them, until `well` is set."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(daemon=True)
-        self.well = threading.Event()
-        self.stop = threading.Event()
-        self.faults = 0
-        self._numbers = random.Random(seed)
-        self._next = 0
-        self._masters, self._slaves = zip(*[os.openpty(), os.openpty()])
-        for slave in self._slaves:
-            tty.setraw(slave)
-        self.board, self.host = [os.ttyname(slave) for slave in self._slaves]
-        attributes = termios.tcgetattr(self._slaves[0])
-        attributes[6][termios.VMIN] = attributes[6][termios.VTIME] = 0
-        termios.tcsetattr(self._slaves[0], termios.TCSANOW, attributes)
-
-    def run(self) -> None:
-        one, other = self._masters
-        while not self.stop.is_set():
-            for source in select.select(self._masters, [], [], 0.05)[0]:
-                data = os.read(source, 4096)
-                pieces = [data[at : at + PIECE] for at in range(0, len(data), PIECE)]
-                os.write(other if source == one else one, b"".join(map(self._carry, pieces)))
-
-    def _carry(self, piece: bytes) -> bytes:
-        self._next -= 1
-        if self.well.is_set() or self._next > 0:
-            return piece
-        self._next = self._numbers.randint(*APART)
-        self.faults += 1
-        return self._spoil(piece)
-
-    def _spoil(self, data: bytes) -> bytes:
-        at = self._numbers.randrange(len(data))
-        count = self._numbers.randint(1, 50)
-        kind = self._numbers.randrange(5)
-        if kind == 0:
-            return data[:at] + data[at + count :]
-        if kind == 1:
-            return data[:at] + self._numbers.randbytes(count) + data[at:]
-        if kind == 2:
-            return data[:at] + bytes([data[at] ^ 1 << count % 8]) + data[at + 1 :]
-        if kind == 3:
-            return data + data[at:]
-        return b""
-
-    def close(self) -> None:
-        self.stop.set()
-        self.join()
-        for descriptor in (*self._masters, *self._slaves):
-            os.close(descriptor)
-
-
-def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_over_its_own_death(
-    tmp_path: Path,
-) -> None:
-    seed, count = 11, 100
-    print("seed", seed)
-    store = tmp_path / "store"
-    with Client(store, create=True) as client:
-        client.create_queue("line1", transactional=True)
-    proxy = Proxy(seed)
-    proxy.start()
-    serve = Serve(store, "--serial", f"press7={proxy.host}@9600", "--json")
-    assert json.loads(serve.process.stdout.readline()) == {"serial": "press7", "port": proxy.host, "baud": 9600}
-    command = [
-        INTERPRETERS["micropython"],
-        BOARD / "tests/mp/uart_board.py",
-        proxy.board,
-        str(tmp_path / "outbox"),
-        str(count),
-    ]
-    environment = {"MICROPYPATH": f".frozen:{BOARD}:{BOARD}/tests/mp"}
-
-    deadline = time.monotonic() + DEADLINE_S
-    while "press7" not in (done := ordack("state", "--store", store)).stdout:
-        assert time.monotonic() < deadline
-    assert proxy.host in done.stdout
-
-    def wait_for(number: int) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        with Store(store) as opened:
-            while opened.queues.named("line1").messages < number:
-                assert time.monotonic() < deadline
-                opened.wait(0.1)
-
-    board = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
-    try:
-        for part in (25, 50):
-            wait_for(part)
-            board.kill()
-            board.communicate()
-            board = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
-        wait_for(75)
-        proxy.well.set()
-        deadline = time.monotonic() + DEADLINE_S
-        while not (told := json.loads(ordack("state", "--store", store, "--json").stdout)["serial"][0])["damaged"]:
-            assert time.monotonic() < deadline  # what is shown is as old as a second
-        assert (told["host"], told["baud"]) == ("press7", 9600)
-        assert not told["faults"]  # no session was lost but by the board's death
-        output, _ = board.communicate(timeout=DEADLINE_S)
-        assert output.startswith(b"done")
-        with Client(store) as client:
-            bodies = [message.body for message in client.queue("line1").peek()]
-        assert bodies == [b"reading %d" % number for number in range(1, count + 1)]
-        assert proxy.faults > 5
-    finally:
-        board.kill()
-        board.communicate()
-        assert serve.stop()[0] == 0
-        proxy.close()
 
 
 # ---- the command line -----------------------------------------------------------------------------

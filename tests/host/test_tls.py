@@ -379,7 +379,7 @@ def test_renewed_certificates_count_after_sighup_and_bad_ones_leave_all_as_it_wa
     assert serve.stop()[0] == 0
 
 
-@pytest.mark.parametrize(("days", "said"), [(1, "over on {}:"), (29, "over on {}:"), (-9, "over since {},"), (32, "")])
+@pytest.mark.parametrize(("days", "said"), [(29, "over on {}:"), (-9, "over since {},"), (32, "")])
 def test_a_certificate_that_is_over_or_is_soon_is_told_of_at_each_reading_of_the_file(
     tmp_path: Path, days: int, said: str
 ) -> None:
@@ -405,37 +405,6 @@ def test_a_certificate_that_is_over_or_is_soon_is_told_of_at_each_reading_of_the
     for told in (checked.stderr, log, rest):  # by `config check`, at the start, at SIGHUP
         assert said in told
         assert ("this certificate is" in told) == bool(said)
-
-
-def test_what_a_file_says_of_tls_is_checked(tmp_path: Path, plant: Plant) -> None:
-    Client(tmp_path, create=True).close()
-    path = tmp_path / "ordack.toml"
-    cases = [
-        ("[[listen]]\ntls = true\n", "[[listen]] tls: it needs the table [tls], with certificate, key and authority"),
-        ("[next-hops]\nplant = 'tls://10.0.0.7:1802'\n", "[next-hops] plant: it needs the table [tls]"),
-        ("[[listen]]\nallow-certificates = ['press-3']\n", "allow-certificates needs tls = true"),
-        ("[tls]\nkey = 'a'\nauthority = 'b'\n", "[tls]: it needs the key certificate"),
-        (
-            f"{plant.table('plant')}[next-hops]\none = 'tls://10.0.0.7:1802'\ntwo = '10.0.0.7:1802'\n",
-            "10.0.0.7:1802 stands there with tls:// and without it",
-        ),
-        (f"{plant.table('plant')}[next-hops]\none = 'ssl://10.0.0.7:1802'\n", "one = "),
-        ("[tls]\ncertificate = 'a'\nkey = 'b'\nauthority = 'c'\n", "[tls]: "),
-    ]
-    for text, said in cases:
-        path.write_text(text)
-        done = ordack("config", "check", path)
-        assert done.returncode == 2, text
-        assert said in done.stderr, text
-    path.write_text(
-        f"{plant.table('plant')}[[listen]]\ntls = true\nallow-certificates = ['Press-3']\n"
-        "[next-hops]\none = 'tls://10.0.0.7:1802'\n[queues.line1]\nallow-certificates = ['press-3']\n"
-    )
-    assert ordack("config", "check", path).returncode == 0
-    shown = {row["name"]: row["value"] for row in as_json("config", "show", "--store", tmp_path)}
-    assert shown["listen"] == ["127.0.0.1:1801 with TLS, certificates of press-3"]
-    assert shown["next-hops"] == {"one": "tls://10.0.0.7:1802"}
-    assert shown["queues"] == {"line1": {"allow-certificates": ["press-3"]}}
 
 
 # ---- certificates

@@ -151,16 +151,6 @@ def test_a_small_terminal_shows_first_what_is_wrong(store: Path, screen: Callabl
     assert "and 35 more" in large.text
 
 
-def test_a_terminal_that_can_do_nothing_gets_lines(screen: Callable[..., Screen]) -> None:
-    dumb = screen(24, 80, TERM="dumb")
-    dumb.until("not served")
-    dumb.until("not served")
-    assert "\x1b[" not in dumb.text
-    dumb.process.send_signal(signal.SIGINT)
-    dumb.end()
-    assert dumb.process.returncode == 0
-
-
 def test_a_pipe_gets_the_text_of_status_again_and_again(store: Path) -> None:
     once = ordack("status", "--store", store).stdout
     with _watching(store, "0.1") as process:
