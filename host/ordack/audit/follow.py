@@ -1,23 +1,20 @@
 """The audit of a folder in which captures keep arriving, across interruptions (`ordack audit --follow`).
 
     follower = Follower(Path("/captures"), Path("/var/lib/audit"))
-    for step in follower.steps(once=True):
-        print(follower.result(step).summary)
+    for step, result in follower.reports(once=True):
+        print(result.summary)
 
-Files are read in steps. A step starts from the state that an earlier step left, reads more files in the order of their
-first frames, and leaves a new state: decoder and auditor with all their streams. A step is written down once, before it
-is done; after a kill it is done again from the same state. One process does all of it: one core replays more than
-capture points write.
+Files are read in steps, in the order of their first frames. Each step leaves its state on disk: the files that were
+read, decoder and auditor with all their streams. After a kill, the step is done again from the state before it.
 
-A file that comes late, or has grown since it was read, belongs in front of others that were read. The next step then
-goes back to a state from before its place, so the result is always that of one `ordack audit` over all the files. If
-what must be read again is gone, the file is left out, and every verdict that depends on it is unknown. So does a file
-that overlaps with others that were read, as those of a tap: a state holds back the frames of its last two seconds, so
-that a little does no harm.
+A file that comes late, or has grown since it was read, belongs in front of others that were read. Then an earlier state
+is taken, or none, and the others are read again: the result is always that of one `ordack audit` over all the files. If
+one that must be read again is gone, the late file is left out, and every verdict that depends on it is unknown.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -26,7 +23,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +33,19 @@ from _mqqb import ffi
 
 from ordack.audit import replay, tasks
 from ordack.audit.result import Result, count_text
-from ordack.capture import columnar, reading
+from ordack.capture import columnar
 from ordack.capture.merging import WINDOW_NS
 from ordack.capture.packed import SUFFIXES
 
 MARK = "follow.json"  # in the checkpoint: what it is for
-FORMAT = 1  # of checkpoints, but for the states
-STATE_FORMAT = 9  # of what is not in structures of C: modules and names of its classes too
+STATE_FORMAT = 1  # of states, but for the structures of C
 STEP_BYTES = 1 << 30  # of files in a step, if it is more than one: what is read again after a kill
 SETTLED_S = 5.0  # a file that has not changed for so long is taken for complete
 POLL_S = 1
 ENDED_S = 3600.0  # of the captures' time: a connection that has ended is forgotten so long after its last packet
 QUIET_S = 2 * 86400.0  # and one that has not, as of a board that lost its power
 WINDOW_S = WINDOW_NS / 1e9
-STATES_KEPT = 4  # the last ones; of older ones ever fewer
+STATES_KEPT = 4
 
 
 class FollowError(Exception):
@@ -59,7 +55,7 @@ class FollowError(Exception):
 @dataclass(frozen=True, slots=True)
 class File:
     """A capture. size: of what was read. time: of its first frame, s since 1970. missed: it came too late. last: the
-    greatest time in it, if it was read."""
+    greatest time in it, 0 if it was never read."""
 
     path: str
     size: int
@@ -73,46 +69,42 @@ class File:
         return self.time, self.path
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """number: from 1. origin: the step from whose state it goes on; 0: from nothing. behind: how many files were
-    waiting besides these when this was decided.
-    """
-
-    number: int
-    origin: int
-    files: tuple[File, ...]
-    behind: int
-
-
 @dataclass(slots=True)
 class State:
-    """How far the audit is. missed: (path, why) of files that were not read."""
+    """How far the audit is. step: from 1, 0 before the first one. files: that were read, in order. missed: (path, why)
+    of those that were not."""
 
+    step: int
+    files: list[File]
     decoder: columnar.Decoder
     auditor: replay.Auditor
     missed: list[tuple[str, str]]
 
-    def read(self, files: Sequence[File]) -> int:
-        """Take the next files; how many packets they have."""
-        packets = 0
+    def read(self, files: Sequence[File]) -> None:
+        """Take the next files."""
         for file in files:
             if not file.missed and Path(file.path).exists():
                 self.decoder.paths.append(file.path)
                 continue
             late = "came when what follows it had been read, and was there no more"
             self.missed.append((file.path, late if file.missed else "was removed before it was read"))
-            packets += self.feed(hold=False)
+            self._feed(hold=False)
             self.auditor.interrupt()
-        return packets + self.feed()
+        self._feed()
+        lasts = {self.decoder.paths[number]: latest / 1e9 for number, (_, latest) in self.decoder.spans.items()}
+        self.files += [File(*_key(file), file.missed, lasts.get(file.path, file.time)) for file in files]
+        self.auditor.forget(ENDED_S, QUIET_S)
+        self.step += 1
 
-    def feed(self, finish: bool = False, hold: bool = True) -> int:
-        """What the decoder has to say now; how many packets."""
-        packets = 0
-        for batch in columnar.read_on(self.decoder, replay.BATCH_ROWS, replay.COLUMNS, finish, hold=hold):
-            self.auditor.feed(batch)
-            packets += int(np.count_nonzero(batch["kind"] < reading.HOLE))
-        return packets
+    def result(self) -> Result:
+        """What the audit says if the capture ends here. Nothing can be read afterwards. Raises CaptureUnusable."""
+        self._feed(finish=True)
+        result = tasks.result_of(self.decoder.paths, [self.auditor.partial()])
+        result.add_damages(self.missed)
+        return result
+
+    def _feed(self, finish: bool = False, hold: bool = True) -> None:
+        self.auditor.take(columnar.read_on(self.decoder, replay.BATCH_ROWS, replay.COLUMNS, finish, hold=hold))
 
 
 class Follower:
@@ -128,22 +120,13 @@ class Follower:
             raise FollowError(f"there is no folder {folder}")
         self.folder, self.checkpoint = folder.absolute(), checkpoint.absolute()
         self.settled, self.step_bytes = settled, step_bytes
-        self._states = self.checkpoint / f"states-{_layout()}"
-        mark = {"format": FORMAT, "folder": str(self.folder)}
-        found = self._claim(checkpoint, mark)
-        for made in (self._states, self.checkpoint / "steps", self.checkpoint / "done"):
-            made.mkdir(exist_ok=True)
-        if found != mark:
-            raise FollowError(
-                f"{checkpoint} is the checkpoint for the folder {found['folder']} in format "
-                f"{found['format']}; take another one for {folder}"
-            )
         self.passed_over: set[str] = set()  # what is no capture
         self._first_times: dict[tuple[str, int], float] = {}
-        self._order: tuple[int, list[File]] = 0, []  # behind the last step that was asked for
+        self._lasts: dict[str, float] = {}  # of files that were read once
+        self._claim(checkpoint)
 
-    def _claim(self, named: Path, mark: dict[str, Any]) -> dict[str, Any]:
-        """What the checkpoint is marked with: before anything else is in it. Raises FollowError if it is none."""
+    def _claim(self, named: Path) -> None:
+        """Mark the checkpoint, before anything else is in it. Raises FollowError if it is none, or another folder's."""
         path = self.checkpoint / MARK
         try:
             self.checkpoint.mkdir(parents=True, exist_ok=True)
@@ -151,56 +134,76 @@ class Follower:
             raise FollowError(f"the checkpoint {named} is no folder, or is below a file: name a folder") from None
         if self.checkpoint.samefile(self.folder):
             raise FollowError(f"the checkpoint {named} is the folder of the captures, where others write: name another")
-        foreign = any(not entry.name.startswith(f".{MARK}") for entry in self.checkpoint.iterdir())
-        if foreign and not path.exists():  # looked for last: another process may be making it
-            raise FollowError(
-                f"{named} holds other files, and is no checkpoint of this command: name a new or empty folder"
-            )
-        _write_once(path, json.dumps(mark).encode())
+        if not path.exists():
+            if any(not entry.name.startswith(f".{MARK}") for entry in self.checkpoint.iterdir()):
+                raise FollowError(
+                    f"{named} holds other files, and is no checkpoint of this command: name a new or empty folder"
+                )
+            aside = path.with_name(f".{MARK}")
+            aside.write_text(json.dumps({"folder": str(self.folder)}))
+            _publish(aside, path)
         try:
-            found: dict[str, Any] = json.loads(path.read_bytes())
-            if not {"folder", "format"} <= found.keys():
-                raise KeyError
-        except (ValueError, KeyError, AttributeError):
+            found = json.loads(path.read_bytes())["folder"]
+        except (ValueError, KeyError, TypeError):
             raise FollowError(f"{path} does not say what the checkpoint {named} is for: name a new folder") from None
-        return found
+        if found != str(self.folder):
+            raise FollowError(f"{named} is the checkpoint for the folder {found}; take another one for {self.folder}")
+
+    def lock(self) -> Any:
+        """A file that is to be kept open while this process works on the checkpoint. Raises FollowError."""
+        file = (self.checkpoint / "lock").open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise FollowError(f"another process works on the checkpoint {self.checkpoint}") from None
+        return file
 
     def going_on(self) -> str:
         """Where an earlier process has come to, if there was one; else ""."""
-        number = self.last_done()
-        begun = (self.checkpoint / "steps" / f"{number + 1:010}.json").exists()
-        if not number and not begun:
+        number = max(self._steps(), default=0)
+        if not number:
             return ""
-        said = f"going on in {self.checkpoint} behind step {number}: {count_text(len(self.order(number)), 'file')} read"
-        if begun:
-            files = count_text(len(self.step(number + 1).files), "file")
-            said += f"; step {number + 1} with {files} was begun and is done again"
-        return said
+        files = count_text(len(self._files(number)[1]), "file")
+        return f"going on in {self.checkpoint} behind step {number}: {files} read"
 
-    def reports(self, once: bool, stop: Callable[[], bool] = lambda: False) -> Iterator[tuple[Step, Result]]:
-        """Do what there is to do, and say what it shows whenever nothing more waits and at the end; see `steps`. Raises
+    def reports(self, once: bool, stop: Callable[[], bool] = lambda: False) -> Iterator[tuple[int, Result]]:
+        """Do what there is to do in this process; the step and what it shows, whenever nothing more waits and at the
+        end. once: only with the files that are there now, complete or not; else until `stop` says so. Raises
         CaptureUnusable if there is nothing to say at the end of `once`.
         """
-        told = 0
-        for step in self.steps(once, stop):
-            if not step.behind:
-                told = step.number
-                yield from self._report(step.number, once)
-        number = self.last_done()
-        if told < number:
-            yield from self._report(number, once)
-        elif once and not number:
+        if once:
+            self.settled = 0.0
+        target = self.present() if once else None
+        state, told = self._latest(), 0
+        while not stop():
+            planned = self._plan(state, self.present() if target is None else target)
+            if planned is None:
+                if once:
+                    break
+                time.sleep(POLL_S)
+                continue
+            origin, files, behind = planned
+            number, state = state.step, origin
+            state.step = number
+            state.read(files)
+            self._save(state)
+            self._lasts |= {file.path: file.last for file in state.files}
+            if not behind:
+                told = state.step
+                yield from self._report(state.step, once)
+        if told < state.step:
+            yield from self._report(state.step, once)
+        elif once and not state.step:
             raise tasks.CaptureUnusable(f"there is no capture with a frame in {self.folder}")
 
-    def _report(self, number: int, once: bool) -> Iterator[tuple[Step, Result]]:
+    def _report(self, step: int, once: bool) -> Iterator[tuple[int, Result]]:
         """Nothing while other captures may come, if none so far has a frame of ours."""
         try:
-            result = self.result(number)
+            yield step, self._load(step).result()
         except tasks.CaptureUnusable:
             if once:
                 raise
-            return
-        yield self.step(number), result
 
     # ---- what there is to do
 
@@ -233,212 +236,132 @@ class Follower:
             self._first_times[path, size] = first
         return self._first_times[path, size]
 
-    def plan(self, after: int, target: Sequence[File] | None = None) -> Step | None:
-        """The step behind this one, which is done: as it was decided before, or now, once and for all.
-
-        None: there is nothing to do. target: only these files count.
-        """
-        number = after + 1
-        path = self.checkpoint / "steps" / f"{number:010}.json"
-        if not path.exists():
-            step = self._decide(number, self.present() if target is None else target)
-            if step is None:
-                return None
-            self._tidy(after, step.origin)
-            _write_once(
-                path,
-                json.dumps(
-                    {
-                        "origin": step.origin,
-                        "behind": step.behind,
-                        "files": [[file.path, file.size, file.time, file.missed] for file in step.files],
-                    }
-                ).encode(),
-            )
-        return self.step(number)
-
-    def step(self, number: int) -> Step:
-        """One that has been decided."""
-        found = json.loads((self.checkpoint / "steps" / f"{number:010}.json").read_bytes())
-        return Step(number, found["origin"], tuple(File(*file) for file in found["files"]), found["behind"])
-
-    def order(self, number: int) -> list[File]:
-        """All files behind this step, as they were read."""
-        found: list[tuple[File, ...]] = []
-        begin = number
-        while begin and begin != self._order[0]:
-            step = self.step(begin)
-            lasts = (self.done(begin) or {}).get("lasts", {})
-            found.append(tuple(replace(file, last=lasts.get(file.path, file.time)) for file in step.files))
-            begin = step.origin
-        files = [*(self._order[1] if begin else ()), *(file for files in reversed(found) for file in files)]
-        if not self._order[0] or begin:
-            self._order = number, files
-        return files
-
-    def _decide(self, number: int, present: Sequence[File]) -> Step | None:
-        before = self.order(number - 1)
-        known = {file.path: file for file in before}
+    def _plan(self, state: State, present: Sequence[File]) -> tuple[State, list[File], int] | None:
+        """From which state to read which files next, and how many files wait behind them. None: nothing waits."""
+        known = {file.path: file for file in state.files}
+        gone = {(file.time, file.size) for file in state.files if not Path(file.path).exists()}
         new = {file.path: file for file in present if file.path not in known or file.size != known[file.path].size}
-        if new:  # those that only have another name now, or are packed beside what they were made of, were read
-            gone = {(file.time, file.size) for file in before if not Path(file.path).exists()}
-            new = {
-                path: file
-                for path, file in new.items()
-                if path in known or ((file.time, file.size) not in gone and not _was_packed(file, {**known, **new}))
-            }
-        whole = number == 1 or self._state(number - 1).exists()  # not if another version has written it
-        if not new and whole:
+        # Those that only have another name now, or are packed beside what they were made of, were read.
+        new = {
+            path: file
+            for path, file in new.items()
+            if path in known or ((file.time, file.size) not in gone and not _was_packed(file, {**known, **new}))
+        }
+        if not new:
             return None
-        read = [file for file in before if not file.missed]
-        wanted = sorted([*(file for file in read if file.path not in new), *new.values()], key=lambda file: file.place)
-        same = next((at for at, (one, other) in enumerate(zip(read, wanted)) if one != other), len(read))
-        while not _follow_on(wanted, same):
-            same -= 1
-        origin, prefix = number - 1, before
-        if same < len(read) or not whole:
-            origin, prefix = self._origin(number - 1, wanted, same)
-        rest = wanted[len([file for file in prefix if not file.missed]) :]
-        lost = [file for file in rest if not Path(file.path).exists()]
-        if lost and not whole:
-            raise FollowError(
-                f"the checkpoint {self.checkpoint} is of another version of ordack, and {lost[0].path} "
-                "is no more there to be read again: begin a new one"
-            )
-        if lost:  # cannot go back: what is late is left out, and said to be missing
-            begin = max(file.last for file in read) - WINDOW_S
-            late = {file.path for file in new.values() if file.time < begin}
-            origin = number - 1
-            rest = [File(file.path, file.size, file.time, file.path in late) for file in new.values()]
+        wanted = [file for file in state.files if not file.missed and file.path not in new]
+        wanted = sorted([*wanted, *new.values()], key=lambda file: file.place)
+        origin = self._origin(state, wanted)
+        rest = wanted[sum(not file.missed for file in origin.files) :]
+        if any(not Path(file.path).exists() for file in rest if file.path not in new):
+            # Cannot go back: what is late is left out, and said to be missing.
+            begin = max(file.last for file in state.files) - WINDOW_S
+            origin = state
+            rest = [File(*_key(file), missed=file.time < begin) for file in new.values()]
             rest.sort(key=lambda file: (not file.missed, file.place))
-        taken: list[File] = []
-        total = 0
+        taken, total = 0, 0
         for file in rest:
             total += 0 if file.missed else file.size
-            if taken and total > self.step_bytes and _follow_on(rest, len(taken)):
+            if taken and total > self.step_bytes and self._follow_on(rest, taken):
                 break
-            taken.append(file)
-        return Step(number, origin, tuple(taken), len(rest) - len(taken))
+            taken += 1
+        return origin, rest[:taken], len(rest) - taken
 
-    def _origin(self, number: int, wanted: Sequence[File], most: int) -> tuple[int, list[File]]:
-        """The latest step whose state is kept, behind which only the first of these files were read in this order, so
-        many at most; its files."""
-        while number:
-            order = self.order(number)
-            read = [file for file in order if not file.missed]
-            is_prefix = len(read) == len(order) <= most and read == list(wanted[: len(read)])
-            if is_prefix and _follow_on(wanted, len(read)) and self._state(number).exists():
-                return number, order
-            number = self.step(number).origin
-        return 0, []
+    def _origin(self, state: State, wanted: Sequence[File]) -> State:
+        """The latest state in which only the first of these files were read, in this order."""
+        if state.files and self._is_begin([file for file in state.files if not file.missed], wanted):
+            return state
+        for step in sorted(self._steps(), reverse=True):
+            current, files = self._files(step)
+            if current and self._is_begin(files, wanted):
+                return self._load(step)
+        return self._fresh(wanted)
 
-    # ---- doing it
+    def _is_begin(self, files: Sequence[File], wanted: Sequence[File]) -> bool:
+        return list(files) == list(wanted[: len(files)]) and self._follow_on(wanted, len(files))
 
-    def _state(self, number: int) -> Path:
-        return self._states / f"{number:010}"
+    def _follow_on(self, files: Sequence[File], count: int) -> bool:
+        """Can the first of these files be read without the others, which begin later?"""
+        last = max((self._lasts.get(file.path, 0.0) for file in files[:count]), default=0.0)
+        return count == len(files) or last - WINDOW_S <= files[count].time
 
-    def done(self, number: int) -> dict[str, Any] | None:
-        """{"packets": read in this step, "seconds": taken for it, "lasts": {path: File.last}}, if it is done."""
-        path = self.checkpoint / "done" / f"{number:010}.json"
-        return json.loads(path.read_bytes()) if path.exists() else None
+    # ---- states on disk: layout and files as JSON behind its length, and a pickle; packed
 
-    def last_done(self) -> int:
-        """The highest step that is done."""
-        return max((int(path.stem) for path in (self.checkpoint / "done").glob("*.json")), default=0)
+    def _path(self, step: int) -> Path:
+        return self.checkpoint / f"state-{step:010}"
 
-    def run(self, step: Step) -> dict[str, Any]:
-        """Do a step whose origin is done, if it is not; what `done` says."""
-        found = self.done(step.number)
-        if found is not None:
-            return found
-        begin = time.monotonic()
-        live = _live.get(self._state(step.origin))
-        _live.clear()
-        state = live or self._load(step)
-        packets = state.read(step.files)
-        state.auditor.forget(ENDED_S, QUIET_S)
-        aside = self._state(step.number).with_name(f".{step.number:010}-{os.getpid()}")
-        with pa.CompressedOutputStream(str(aside), "lz4") as target:
-            pickle.dump(state, target, pickle.HIGHEST_PROTOCOL)
-        _publish(aside, self._state(step.number))
-        _live[self._state(step.number)] = state
-        lasts = {state.decoder.paths[number]: latest / 1e9 for number, (_, latest) in state.decoder.spans.items()}
-        said = {"packets": packets, "seconds": round(time.monotonic() - begin, 3), "lasts": lasts}
-        _write_once(self.checkpoint / "done" / f"{step.number:010}.json", json.dumps(said).encode())
-        return said
+    def _steps(self) -> list[int]:
+        return [int(path.name.removeprefix("state-")) for path in self.checkpoint.glob("state-*")]
 
-    def _load(self, step: Step) -> State:
-        if step.origin:
-            return self._read(step.origin)
-        start = replay.start_of([file.path for file in step.files if Path(file.path).exists()])
-        return State(columnar.Decoder([], 0, 1, False), replay.Auditor(start), [])
+    def _fresh(self, files: Sequence[File]) -> State:
+        start = replay.start_of([file.path for file in files if Path(file.path).exists()])
+        return State(0, [], columnar.Decoder([], 0, 1, False), replay.Auditor(start), [])
 
-    def _read(self, number: int) -> State:
-        try:
-            with pa.CompressedInputStream(str(self._state(number)), "lz4") as file:
-                state: State = _Unpickler(file).load()
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
+    def _latest(self) -> State:
+        """The last state; a new one if it is of another version and all its files are there."""
+        step = max(self._steps(), default=0)
+        if not step:
+            return self._fresh(())
+        current, files = self._files(step)
+        self._lasts = {file.path: file.last for file in files}
+        if current:
+            return self._load(step)
+        lost = [file.path for file in files if not Path(file.path).exists()]
+        if lost:
             raise FollowError(
-                f"the checkpoint {self.checkpoint} is damaged: the state behind step {number} cannot be "
-                f"read, {error}; begin a new one"
-            ) from None
+                f"the checkpoint {self.checkpoint} is of another version of ordack, and {lost[0]} is no more there to "
+                "be read again: begin a new one"
+            )
+        state = self._fresh(())
+        state.step = step
         return state
 
-    def _tidy(self, number: int, origin: int) -> None:
-        """Remove the states that nobody will go back to: the older, the fewer are kept."""
-        for path in self._states.iterdir():
-            if path.name.startswith("."):
-                path.unlink(missing_ok=True)  # of a process that was killed
-            else:
-                own = int(path.name)
-                if own not in (number, origin) and number - own >= STATES_KEPT * (own & -own):
-                    path.unlink(missing_ok=True)
+    def _save(self, state: State) -> None:
+        path = self._path(state.step)
+        aside = path.with_name(f".{path.name}")
+        head = json.dumps({"layout": _layout(), "files": [asdict(file) for file in state.files]}).encode()
+        with pa.CompressedOutputStream(str(aside), "lz4") as target:
+            target.write(len(head).to_bytes(8) + head)
+            pickle.dump(state, target, pickle.HIGHEST_PROTOCOL)
+        _publish(aside, path)
+        for step in sorted(self._steps())[:-STATES_KEPT]:
+            self._path(step).unlink()
 
-    def result(self, number: int) -> Result:
-        """What the audit says behind this step, as if the capture ended there."""
-        state = self._read(number)
-        state.feed(finish=True)
-        result = tasks.result_of(state.decoder.paths, [state.auditor.partial()])
-        result.add_damages(state.missed)
-        return result
+    def _files(self, step: int) -> tuple[bool, list[File]]:
+        """Is a state of this version, and which files were read."""
+        with self._opened(step) as source:
+            head = _head(source)
+            return head["layout"] == _layout(), [File(**file) for file in head["files"]]
 
-    def steps(self, once: bool, stop: Callable[[], bool] = lambda: False) -> Iterator[Step]:
-        """Do what there is to do, in this process; each step when it is done. once: only with the files that are there
-        now, complete or not; else until `stop` says so."""
-        if once:
-            self.settled = 0.0
-        target = self.present() if once else None
-        number = self.last_done() + 1
-        while not stop():
-            step = self.plan(number - 1, target)
-            if step is not None:
-                self.run(step)
-                yield step
-                number += 1
-            elif once:
-                return
-            else:
-                time.sleep(POLL_S)
+    def _load(self, step: int) -> State:
+        with self._opened(step) as source:
+            _head(source)
+            state: State = _Unpickler(source).load()
+            return state
 
-    def lock(self) -> Any:
-        """A file that is to be kept open while this process works on the checkpoint. Raises FollowError."""
-        file = (self.checkpoint / "lock").open("w")
+    @contextlib.contextmanager
+    def _opened(self, step: int) -> Iterator[Any]:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise FollowError(f"another process works on the checkpoint {self.checkpoint}") from None
-        return file
+            with pa.CompressedInputStream(str(self._path(step)), "lz4") as source:
+                yield source
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
+            raise FollowError(
+                f"the checkpoint {self.checkpoint} is damaged: the state behind step {step} cannot be read, {error}; "
+                "begin a new one"
+            ) from None
 
 
-def _follow_on(files: Sequence[File], count: int) -> bool:
-    """Whether the first ones of these files can be read without the others, which begin later."""
-    last = max((file.last for file in files[:count]), default=0.0)
-    return count == len(files) or last - WINDOW_S <= files[count].time
+def _head(source: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(source.read(int.from_bytes(source.read(8))))
+    return found
+
+
+def _key(file: File) -> tuple[str, int, float]:
+    return file.path, file.size, file.time
 
 
 def _was_packed(file: File, known: Mapping[str, File]) -> bool:
-    """Whether this is another file, packed."""
+    """Is this another file, packed?"""
     return any(
         file.path.endswith(suffix)
         and file.path.removesuffix(suffix) in known
@@ -462,12 +385,13 @@ def _named(part: Any) -> tuple[str, str]:
     return part.__module__, part.__qualname__
 
 
-# What a state consists of. numpy names the functions that make arrays differently from version to version: one for
-# arrays that are a piece of memory, one for others.
+# The parts of a state. numpy names the functions that make arrays differently from version to version: one for arrays
+# that are a piece of memory, one for others.
 _PARTS = {
     _named(part)
     for part in (
         State,
+        File,
         columnar.Decoder,
         columnar.Damage,
         replay.Auditor,
@@ -483,7 +407,7 @@ _PARTS = {
 class _Unpickler(pickle.Unpickler):
     """Makes nothing but the parts of a state: a pickle may name any function, and others may write there.
 
-    Against who writes wrong tables for the C core it does not help: the checkpoint is to be kept as what it audits is.
+    It does not help against wrong tables for the C core: protect the checkpoint as what it audits.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -491,10 +415,6 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) not in _PARTS:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a state")
         return super().find_class(module, name)
-
-
-# The state that this process has left behind its last step: what reads it need not.
-_live: dict[Path, State] = {}
 
 
 def _publish(aside: Path, path: Path) -> None:
@@ -507,19 +427,3 @@ def _publish(aside: Path, path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _write_once(path: Path, data: bytes) -> None:
-    """Make a file, whole, unless it is there."""
-    if path.exists():
-        return
-    aside = path.with_name(f".{path.name}-{os.getpid()}")
-    aside.write_bytes(data)
-    try:
-        with aside.open("rb") as file:
-            os.fsync(file.fileno())
-        os.link(aside, path)
-    except FileExistsError:
-        pass  # somebody else was first: that holds
-    finally:
-        aside.unlink()

@@ -210,7 +210,7 @@ def _follow_audit(
                 else:
                     head, second, *_, last = files.text_of(result, 0)
                     text = f"{count_text(len(result.paths), 'file')}: {head}; {second}; {last}"
-                    report(as_json, text, step=step.number, files=len(result.paths), **result.summary)
+                    report(as_json, text, step=step, files=len(result.paths), **result.summary)
             if result is None:
                 raise tasks.CaptureUnusable(f"there was nothing to judge: no packet of the protocol in {folder} so far")
             tasks.require_packets(result)
