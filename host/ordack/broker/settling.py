@@ -6,10 +6,12 @@ Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 
 from __future__ import annotations
 
+import itertools
+import secrets
 from array import array
 from collections.abc import Callable
 
-from mqqb import confirm, core, headers, reader, source
+from mqqb import confirm, core, headers, parse, reader, source
 from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
@@ -19,13 +21,15 @@ from ordack.broker.incoming import IncomingStreams
 from ordack.broker.links import Link
 from ordack.broker.outcome import CHUNK, piece
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
+from ordack.broker.prediction import number_run
 from ordack.broker.serve_log import Operator
+from ordack.broker.tables import key_of
 from ordack.config import classes
 from ordack.config.config import Config
 from ordack.config.names import JOURNAL
 from ordack.store import Store
 from ordack.store.database import first_piece
-from ordack.store.outgoing import Waiting
+from ordack.store.outgoing import Unsent, Waiting
 
 
 class _Answers:
@@ -34,6 +38,7 @@ class _Answers:
     def __init__(self, settling: Settling, batch: Batch, now: int) -> None:
         self.strangers = settling.strangers
         self.ended: list[OutgoingQueue] = []  # in which messages have ended
+        self.covered: list[tuple[OutgoingQueue, Entry]] = []  # the last message of each that the OrderAck covers
         self._settling = settling
         self._batch = batch
         self._now = now
@@ -44,6 +49,8 @@ class _Answers:
             self._batch.order_acked.append(took)
         if message_class:
             self.ended.append(queue)
+        elif entries:
+            self.covered.append((queue, entries[-1]))
         if entries:
             self._batch.answer(queue, entries, message_class)
         self._batch.moved[queue] = None
@@ -77,6 +84,8 @@ class Settling:
             answers = _Answers(self, batch, now)
             of_peer = (queue for queue in self._outgoing if queue.link and queue.link.peer == link.peer)
             source.order_ack(answers, packet.body, self._outgoing, of_peer, now)
+            for queue, acked in answers.covered:
+                renumber(self._store, self._outgoing, queue, acked)
             if not any(queue.stream.behind for queue in answers.ended):  # else more may be over
                 return
 
@@ -359,3 +368,54 @@ class Deadlines:
             ],
         )
         return len(keys)
+
+
+# Each run of `serve`, and each process that sends without it, numbers in a sequence of its own, and a sequence leaves
+# only when the one before it has drained (B-093). So what 200 processes have sent would wait for 200 OrderAcks. When an
+# OrderAck ends a sequence, the untransmitted ones behind it become one. A transmitted message keeps its number (A-08):
+# this life of the store has transmitted nothing behind the oldest sequence, and the OrderAck shows that no other life
+# has (B-269). If the oldest sequence ends without an OrderAck, the next one keeps its number and brings the proof.
+
+
+LONG = 1000  # messages of a sequence that is worth the wait for an OrderAck; one transaction renumbers no more
+FAR_ORDINALS = 1 << 20, 1 << 30  # see mqqb.lives: a sequence drains less often than the first number says
+
+
+def renumber(store: Store, outgoing: OutgoingQueues, queue: OutgoingQueue, acked: Entry) -> None:
+    """An OrderAck has covered messages of an outgoing queue, `acked` is the last one: renumber the sequences behind its
+    sequence if that has drained. In the transaction that removes what is covered."""
+    stream = queue.stream  # in whose table `acked` was: no held message of an older sequence is covered (mqqb.lives)
+    if acked.tx_sequence_id == stream.tx_sequence_id:
+        return
+    if any(entry.tx_sequence_id == acked.tx_sequence_id for entry in stream.table[:1]):
+        return
+    unsent = store.outgoing.unsent(queue.identifier, key_of(acked), outgoing.last_key, LONG)
+    fitting = len(first_piece((message.key, message.size) for message in unsent))
+    sequences = [list(its) for _, its in itertools.groupby(unsent[:fitting], _sequence)]
+    if fitting == LONG or fitting < len(unsent):
+        sequences.pop()  # it may go on
+    if len(sequences) > 1 and _sequence(sequences[0][0]) != acked.tx_sequence_id:
+        _renumber(store, outgoing, queue, [message for its in sequences for message in its])
+
+
+def _sequence(message: Unsent) -> int:
+    return message.time_stamp << 32 | message.ordinal
+
+
+def _renumber(store: Store, outgoing: OutgoingQueues, queue: OutgoingQueue, messages: list[Unsent]) -> None:
+    """Give them one sequence, behind that of the last one and before all that follow it."""
+    least, most = FAR_ORDINALS
+    ordinal, time_stamp = messages[-1].ordinal + least + secrets.randbelow(most), messages[-1].time_stamp
+    record, previous = array("I", (ordinal, time_stamp, 1, 0)), 0
+    numbers = {}
+    for message in messages:
+        packet, _ = store.outgoing.packet(message.key)
+        number = numbers[message.key] = record[core.OUTGOING_NUMBER]
+        its_id = range(message.message_id, message.message_id + 1)
+        number_run(record, previous, packet, len(packet), parse.transaction_offset(packet), its_id)
+        store.outgoing.renumber(message.key, ordinal, time_stamp, number, packet)
+        outgoing.at_hand.pop(message.key, None)
+        previous = number
+    queue.stream.renumber(time_stamp << 32 | ordinal, numbers)
+    if queue.stream.record[core.OUTGOING_TIME_STAMP] == time_stamp:
+        queue.stream.adopt(record)

@@ -167,6 +167,12 @@ class LongStream(OutgoingStream):
             self._awaiting.update(key_of(entry) for entry in covered if entry.journal)
         return covered
 
+    def renumber(self, tx_sequence_id: int, numbers: Mapping[int, int]) -> None:
+        """Messages with these keys, which the store has renumbered, have these numbers of one sequence."""
+        for entry in self.table:
+            if key_of(entry) in numbers:
+                entry.tx_sequence_id, entry.tx_sequence_number = tx_sequence_id, numbers[key_of(entry)]
+
     def final_ack(self, body: FinalAckBody, now: int) -> Entry | None:
         """As OutgoingStream.final_ack, of a message that the store has."""
         found = super().final_ack(body, now)

@@ -105,6 +105,16 @@ class OutgoingEntry(NamedTuple):
     held: int
 
 
+class Unsent(NamedTuple):
+    """A transactional message that is to be sent; size: of its packet, in bytes."""
+
+    key: int
+    size: int
+    message_id: int
+    ordinal: int
+    time_stamp: int
+
+
 class Waiting(NamedTuple):
     """What decides about one outgoing message; columns of the table, without the packet."""
 
@@ -316,6 +326,25 @@ class OutgoingQueues:
         """This queue manager has answered there."""
         with self._db.transaction():
             self._db.all("INSERT OR REPLACE INTO settings VALUES (?, ?)", (f"accepts {host}:{port}", peer))
+
+    def unsent(self, outgoing: int, after: int, last: int, limit: int) -> list[Unsent]:
+        """Up to `limit` transactional messages of an outgoing queue that are to be sent, with keys above `after` up to
+        `last`, in order of sending."""
+        return [
+            Unsent(*row)
+            for row in self._db.all(
+                "SELECT id, length(packet), message_id, ordinal, time_stamp FROM outgoing_messages "
+                "WHERE outgoing = ? AND id > ? AND id <= ? AND number AND NOT held ORDER BY id LIMIT ?",
+                (outgoing, after, last, limit),
+            )
+        ]
+
+    def renumber(self, key: int, ordinal: int, time_stamp: int, number: int, packet: Packet) -> None:
+        """Give a message another number, in its packet, too."""
+        self._db.all(
+            "UPDATE outgoing_messages SET ordinal = ?, time_stamp = ?, number = ?, packet = ? WHERE id = ?",
+            (ordinal, time_stamp, number, packet, key),
+        )
 
     def total(self) -> int:
         """Messages in all outgoing queues."""
