@@ -184,8 +184,15 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
     lines = [json.loads(line) for line in (out / "violations.json").read_text().splitlines()]
     assert [line["kind"] for line in lines] == kinds(found)
     assert all(Path(packet["file"]).exists() for line in lines for packet in line["packets"])
-    assert pq.read_table(out / "streams.parquet").num_rows == len(found.streams)
-    assert pq.read_table(out / "violations.parquet").num_rows == len(found.violations)
+    tables = {path.stem: pq.read_table(path).to_pylist() for path in out.glob("*.parquet")}
+    for name in ("streams", "sequences", "senders"):
+        assert sum(row["messages"] for row in tables[name]) == found.summary["messages"], name
+        assert len(tables[name]) == len(getattr(found, name, tables[name]))
+    assert [row["text"] for row in tables["violations"]] == [item.text for item in found.violations]
+    assert [row["text"] for row in tables["unknown"]] == [item.reason for item in found.unknowns]
+    first = min(report.first_time for report in found.streams)
+    assert min(row["first_time"].timestamp() for row in tables["streams"]) == pytest.approx(first / 1e9, abs=1e-5)
+    assert all(dict(row["latency_ms"])["order"]["count"] <= row["messages"] for row in tables["streams"])
     assert html.stat().st_size > 1000
     text = ordack("audit", tmp_path / "captures")
     assert text.returncode == done.returncode

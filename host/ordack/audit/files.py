@@ -1,6 +1,7 @@
 """An audit's result as files for other programs, and as text for people.
 
-`save` writes into a folder: summary.json; violations.json, a line each; and every table of rows as Parquet.
+`save` writes into a folder: summary.json; violations.json, a line each; and the tables of SCHEMAS as Parquet. Times are
+in microseconds, durations in milliseconds. Texts are legible: names of queues come from the network.
 """
 
 from __future__ import annotations
@@ -8,38 +9,158 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ordack.audit import rows
-from ordack.audit.result import Result, StreamKey, Violation, count_text, kinds_text
+from ordack.audit.result import (
+    Result,
+    SenderReport,
+    SequenceId,
+    StreamKey,
+    StreamReport,
+    Unknown,
+    Violation,
+    count_text,
+    kinds_text,
+)
 from ordack.broker.peer_names import PeerNames
 from ordack.text import legible
+
+Row = dict[str, Any]
+
+_TIME = pa.timestamp("us", "UTC")
+_COUNTS = pa.map_(pa.string(), pa.int64())
+_RANKS = ("p50", "p90", "p99", "max")
+_LATENCIES = pa.map_(pa.string(), pa.struct([("count", pa.int64()), *((rank, pa.float64()) for rank in _RANKS)]))
+_PACKETS = pa.list_(pa.struct([("file", pa.string()), ("frame", pa.int64()), ("time", _TIME)]))
+_TYPES = {
+    **dict.fromkeys(
+        ("kind", "connection", "text", "rule", "source_queue_manager", "destination_queue", "name"), pa.string()
+    ),
+    **dict.fromkeys(("first_time", "last_time"), _TIME),
+    "packets": _PACKETS,
+    "latency_ms": _LATENCIES,
+}
+_STREAM = "source_queue_manager destination_queue hops tx_sequence_ordinal tx_sequence_time_stamp"
+_MESSAGES = "messages first_transmissions resends order_acked final_acked unsettled"
+_MAPS = ("rejects", "violations", "unknowns", "outcomes")
+
+
+def _schema(names: str, maps: tuple[str, ...] = ()) -> pa.Schema:
+    return pa.schema([(name, _COUNTS if name in maps else _TYPES.get(name, pa.int64())) for name in names.split()])
+
+
+SCHEMAS = {
+    "violations": _schema(f"kind {_STREAM} number connection text rule packets"),
+    "unknown": _schema(f"kind {_STREAM} number connection text rule packets"),
+    "streams": _schema(
+        f"{_STREAM} sequences connections {_MESSAGES} holes {' '.join(_MAPS)} first_time last_time latency_ms", _MAPS
+    ),
+    "sequences": _schema(f"{_STREAM} {_MESSAGES} highest acknowledged rejects first_time last_time", _MAPS),
+    "senders": _schema(
+        "source_queue_manager name streams messages resends rejects unsettled violations unknowns latency_ms"
+    ),
+}
+_BATCH_ROWS = 16384
+
+
+def table(name: str, result: Result) -> Iterator[Row]:
+    """The rows of one of SCHEMAS."""
+    match name:
+        case "violations" | "unknown":
+            found = result.violations if name == "violations" else result.unknowns
+            return (finding(result, item) for item in found)
+        case "streams":
+            return map(_stream, result.streams)
+        case "sequences":
+            return (row for report in result.streams for row in _sequences(report))
+        case _:
+            return (_sender(result, report) for report in result.senders)
+
+
+def finding(result: Result, item: Violation | Unknown) -> Row:
+    """A violation, or what is not known; then `text` says what may be missing."""
+    text, rule = (item.text, item.rule) if isinstance(item, Violation) else (item.reason, "")
+    return {
+        "kind": item.kind,
+        **_named(item.stream, item.sequence),
+        "number": item.number,
+        "connection": " > ".join(result.connections[item.connection]),
+        "text": text,
+        "rule": rule,
+        "packets": [
+            {"file": legible(result.paths[packet.file]), "frame": packet.frame, "time": packet.time // 1000}
+            for packet in item.packets
+        ],
+    }
+
+
+def _stream(report: StreamReport) -> Row:
+    """A stream, with sums over its sequences."""
+    return {
+        **_counts(report, "streams"),
+        **_named(report.stream, report.sequence),
+        "sequences": report.sequence_count,
+        "latency_ms": {kind: latency.as_json() for kind, latency in report.latency.items()},
+    }
+
+
+def _sequences(report: StreamReport) -> Iterator[Row]:
+    """Those of a stream that are kept in detail."""
+    for sequence in report.sequences:
+        yield {**_counts(sequence, "sequences"), **_named(report.stream, sequence.sequence)}
+
+
+def _sender(result: Result, report: SenderReport) -> Row:
+    """All streams of a source queue manager together."""
+    latencies = {kind: latency.as_json() for kind, latency in report.latency.items()}
+    return {**asdict(report), "name": result.names.of(report.source_queue_manager), "latency_ms": latencies}
+
+
+def _counts(report: Any, name: str) -> Row:
+    """What a report has of a table's columns."""
+    row: Row = {field.name: getattr(report, field.name, None) for field in SCHEMAS[name]}
+    return row | {time: row[time] // 1000 for time in ("first_time", "last_time")}
+
+
+def _named(stream: StreamKey | None, sequence: SequenceId | None) -> Row:
+    key = dict.fromkeys(StreamKey._fields) if stream is None else stream._asdict()
+    if stream is not None:
+        key["destination_queue"] = legible(stream.destination_queue)
+    return {
+        **key,
+        "tx_sequence_ordinal": None if sequence is None else sequence.ordinal,
+        "tx_sequence_time_stamp": None if sequence is None else sequence.time_stamp,
+    }
 
 
 def save(result: Result, folder: Path) -> None:
     """Write everything; a file is replaced as a whole. Raises OSError."""
+
+    def write_table(name: str, path: Path) -> None:
+        with pq.ParquetWriter(path, SCHEMAS[name]) as file:
+            for rows in _batched(table(name, result)):
+                file.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMAS[name]))
+
     folder.mkdir(parents=True, exist_ok=True)
+    violations = "".join(json.dumps(_legible_finding(result, item)) + "\n" for item in result.violations)
     write_whole(folder / "summary.json", lambda path: path.write_text(json.dumps(result.summary, indent=2) + "\n"))
-    write_whole(
-        folder / "violations.json",
-        lambda path: path.write_text(
-            "".join(json.dumps(legible_finding(result, item)) + "\n" for item in result.violations)
-        ),
-    )
-    for name in rows.TABLES:
-        write_whole(folder / f"{name}.parquet", partial(_write_parquet, name, result))
+    write_whole(folder / "violations.json", lambda path: path.write_text(violations))
+    for name in SCHEMAS:
+        write_whole(folder / f"{name}.parquet", partial(write_table, name))
 
 
-def _write_parquet(name: str, result: Result, path: Path) -> None:
-    with pq.ParquetWriter(path, rows.TABLES[name].schema) as file:
-        for batch in rows.batches(name, result):
-            file.write_batch(batch)
+def _batched(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    while chunk := list(islice(rows, _BATCH_ROWS)):
+        yield chunk
 
 
 STREAMS_SHOWN = 20  # as text
@@ -73,9 +194,9 @@ def time_text(time: int) -> str:
     return datetime.fromtimestamp(time // 10**6, UTC).strftime("%Y-%m-%d %H:%M:%S") + f".{time % 10**6:06d}"
 
 
-def legible_finding(result: Result, item: Violation) -> dict[str, Any]:
+def _legible_finding(result: Result, item: Violation) -> dict[str, Any]:
     """A violation for JSON: times as text."""
-    found = rows.finding(result, item)
+    found = finding(result, item)
     for packet in found["packets"]:
         packet["time"] = time_text(packet["time"]) + "Z"
     return found
@@ -103,7 +224,7 @@ def text_of(result: Result, violations_max: int = 20) -> list[str]:
     lines += [f"{path}: {text}" for path, text in result.damages]
     total = sum(summary["violations"].values())
     for item in result.violations[:violations_max]:
-        row = rows.finding(result, item)
+        row = finding(result, item)
         where = row["connection"] if item.stream is None else stream_text(item.stream, result.names)
         lines.append(f"{row['kind']}: {row['text']} [{row['rule']}]; {where}")
         lines += [

@@ -16,8 +16,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from ordack.audit import rows
-from ordack.audit.files import foreign_text, time_text, write_whole
+from ordack.audit.files import finding, foreign_text, time_text, write_whole
 from ordack.audit.result import Result, StreamReport, Unknown, Violation, count_text
 from ordack.text import legible
 
@@ -159,7 +158,7 @@ def _findings(result: Result, items: Sequence[Violation | Unknown], total: int) 
 
 
 def _finding(result: Result, item: Violation | Unknown) -> tuple[str | int, ...]:
-    row = rows.finding(result, item)
+    row = finding(result, item)
     source, where = "", row["connection"]
     if item.stream is not None:
         source, where = result.names.added(item.stream.source_queue_manager), item.stream.destination_queue

@@ -1,82 +1,45 @@
 """What an audit says: plain values, picklable, no numpy.
 
-A stream here is what the receiver keeps state for (B-099, A-21): the transactional messages from one source queue
-manager to one destination queue, at one hop count (a queue manager on the way that forwards them, B-012, sends them a
-second time, and that is no resend). The sequences that it runs through one after the other (B-096) are in it: the
-summary counts them, because a sequence is what the specification calls a stream of messages (B-091).
+A stream is what the receiver keeps state for (B-099, A-21): the transactional messages from one source queue manager to
+one destination queue, at one hop count (a queue manager that forwards them, B-012, sends them a second time). The
+sequences that it runs through one after the other (B-096) are in it.
 
-When is a verdict certain? All of a capture is one observation, in the order in which packets were completed. What may
-have been sent unseen: all before the capture's first frame, and what a hole, a connection older than the capture, or
-a file that ends early swallowed. `unseen` below is the last such moment for the sender concerned. A number n of a
-sequence is *accounted for* if all transmissions of it and of greater ones are certainly seen, because one of these
-holds:
-  - the message n (or a lower one) was handed to its queue manager after `unseen`: its SentTime, whole seconds, is not
-    before it. A sender's clock that is ahead of the capture's would spoil this: once a SentTime lies more than a
-    second in the future, those of its queue manager prove nothing;
-  - a lower sequence of the stream was accounted for, or was seen after `unseen` on a connection that began in the
-    capture (a sender begins a new one when the old one is drained, B-093, B-096).
-
-What is remembered of single messages is bounded: of each sequence the last ones, 64 at least, and up to 1,024 while
-something is to be expected for them. Of older ones nothing is reported that needs their MessageID or their
-acknowledgements. A file that is missing altogether leaves no trace of connections that were wholly in it, but for the
-numbers in the files' names, if the times inside leave room for it: one left out between two that follow on one another
-is a hole for every sender and every open connection.
+All of a capture is one observation, in the order in which packets were completed. A number of a sequence is *accounted
+for* if all transmissions of it and of greater ones are certainly seen: nothing of its sender was missed since its
+SentTime, or since a lower sequence of the stream was accounted for or seen. Of each sequence the last 64 messages at
+least are remembered, up to 1,024 while something is to be expected for them. Of older ones nothing is reported that
+needs their MessageID or their acknowledgements.
 
 Kinds of violation, and when one is reported:
   renumbered          One (sequence, number) with two MessageIDs, or one MessageID of a source under two (sequence,
-                      number) of a stream (A-08, B-309, B-317, B-318). Compared with what the window of the stream
-                      still has. Needs no other packet.
+                      number) of a stream (A-08, B-309, B-317, B-318).
   id_went_back        A message of a sequence lower than one that the stream has used (B-078, B-093), on the
                       connection that carried the higher one, or on one that began afterwards. On an older connection
-                      it may be late: there only if a SessionHeader of the sender, before it in its direction, covers an
-                      OrderAck for the higher one. Not of streams that another queue manager forwards: what waits there
-                      is sent later than it was numbered.
+                      it may be late: there only if its sender had shown an OrderAck for the higher one. Not of
+                      forwarded streams.
   ack_beyond_receipt  An OrderAck, or a FinalAck, names a number that is accounted for and was not sent so far (B-110,
-                      B-230). Or it names a sequence of which nothing was sent (the next paragraph). Or a
-                      SessionHeader's AckSequenceNumber, or its recoverable bits, exceed what the other
-                      side has sent on a connection that was seen from its beginning without a hole (B-229).
-  skipped             An OrderAck names a number that was sent, but which the receiver's rule (B-270), applied to all
-                      that was seen, cannot have reached: what PreviousTxSequenceNumber points at is accounted for and
-                      was not sent (B-110). A FinalAck of a class that follows insertion (0x4000, 0xC000 to 0xC004)
-                      shows the same (B-338 to B-342).
+                      B-230), or a sequence of which nothing was sent, above one that began within the capture: the
+                      identifiers of a queue manager only rise (B-079). Or a SessionHeader's AckSequenceNumber, or its
+                      recoverable bits, exceed what the other side has sent on a connection that was seen whole (B-229).
+  skipped             An OrderAck names a number that was sent, but that the receiver's rule (B-270) cannot have
+                      reached: what PreviousTxSequenceNumber points at is accounted for and was not sent (B-110). A
+                      FinalAck of a class that follows insertion (0x4000, 0xC000 to 0xC004) shows the same (B-338 to
+                      B-342).
   count_mismatch      UserMsgSequenceNumber or RecoverableMsgSeqNumber of a SessionHeader differs from the packets
-                      counted in its direction (B-104, B-105, B-227), on a connection seen from its beginning without
-                      a hole. A header carried by a message may leave that message out (OP-14). The same difference
-                      is reported once.
+                      counted in its direction (B-104, B-105, B-227), on a connection that was seen whole. A header
+                      carried by a message may leave that message out (OP-14).
   resent_after_ack    A message was sent again on a connection on which its sender had shown that it knew it as
-                      settled: by a SessionHeader that covers the FinalAck of the message (B-244), or covers both an
-                      OrderAck for it and a packet after the SessionHeader that acknowledged the message (B-236,
-                      B-224; one without bits for recoverable messages only if the OrderAck came after it). Earlier
-                      it is legal: acknowledgements cross, or get lost. On a later connection too: a sender that lost
-                      its power may have forgotten them; the message counts as a resend. Not of streams that another
-                      queue manager forwards: what that one has, the source may not have.
-  delivered_twice     Two FinalAcks of classes that follow insertion, for one message, that are two messages (by their
-                      own MessageIDs; one sent again keeps its own): it was removed from the queue twice (B-116). Or
-                      the receiver's OrderAcks went back (generated later, by their own MessageIDs), and then came
-                      back over a number that was sent again in between: it was accepted twice (A-01, B-271). Or a
-                      renumbered message, one MessageID under two (sequence, number), of which both are covered by
-                      OrderAcks (A-08, B-271, B-309). Not if a FinalAck says that one was rejected on arrival (B-115,
-                      B-262), and not if a number after it, which the OrderAck covers as well, leads past it: then
-                      the receiver need not have had it (B-270).
+                      settled: by a SessionHeader that covers its FinalAck (B-244), or its OrderAck and a packet after
+                      the session acknowledgement (B-236, B-224). On a later connection it counts as a resend: a sender
+                      that lost its power may have forgotten. Not of forwarded streams.
+  delivered_twice     Two FinalAcks of classes that follow insertion, with MessageIDs of their own, for one message
+                      (B-116). Or the receiver's OrderAcks went back, and came over a number again that was resent in
+                      between (A-01, B-271). Or a renumbered message of which OrderAcks cover both numbers (A-08, B-271,
+                      B-309), unless a FinalAck says that one was rejected (B-115, B-262), or a later number leads past
+                      it (B-270).
 
-An acknowledgement of a sequence of which nothing was seen: most are legal, because a FinalAck comes when the
-application takes the message, and an OrderAck may come on a later session (A-30), long after the messages. That a
-connection was seen whole proves nothing: the sequence may be older. One thing does: identifiers of a queue manager
-only rise (B-079). If a sequence L of it followed, between these two hosts, on one that was in use after `unseen` (by a
-SentTime, as above; not a forwarded stream), then L began within the capture, and what is above L began later still:
-its messages would have been seen. So an acknowledgement of a sequence above L is ack_beyond_receipt, shown with L's
-stream and the first message of L; one of an OrderAck only where a single source sends from that host (an OrderAck
-names no source, and may be addressed to who forwards, B-361). It is `unknown` if something of that sender was missed
-since; or if its time stamp is not L's: a queue that began to count by itself, or another queue manager, could have
-such an identifier. Below L, or below what is not remembered any more, or where no sequence followed on another,
-nothing is said: every capture that begins in the middle has such acknowledgements.
-
-What becomes `unknown` where packets are missing: ack_beyond_receipt and skipped of numbers not accounted for, or if the
-sender has begun another connection to this host and no end of the one that carried the sequence last was seen (of its
-last packets nothing tells; once the sequence goes on elsewhere, the capture is taken to have had them); of a direction
-with a hole, what a SessionHeader counts and acknowledges (once each); a message accepted under two numbers that are not
-both accounted for, or if something of the receiver's was missed since the first was sent. What a hole that is found
-later may explain becomes unknown too, for all that these hosts and the senders on the connection have sent.
+Where packets are missing, a verdict that depends on them is `unknown`. Nothing is said of acknowledgements of sequences
+that may be older than the capture (A-30).
 """
 
 from __future__ import annotations
