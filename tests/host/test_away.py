@@ -578,31 +578,20 @@ async def test_who_looks_keeps_nobody_waiting_who_writes(tmp_path: Path, monkeyp
 # ---- while serve runs
 
 
-def test_a_reload_opens_and_closes_the_door_and_ends_who_may_not_connect_any_more(store: Path) -> None:
+def test_a_reload_ends_who_may_not_connect_any_more(store: Path) -> None:
     peers = "[[listen]]\nport = 0\n"
     serve, address = serve_applications(store, peers, listen=None)
-    file = store / "ordack.toml"
     try:
         with Client(address) as client:
             client.send("line1", b"1")
             held = Transaction(client)
             held.receive("line1")
-            other = own_port()
-            file.write_text(f"[[applications]]\nport = 0\nallow = []\n[[applications]]\nport = {other}\n{peers}")
+            (store / "ordack.toml").write_text(f"[[applications]]\nport = 0\nallow = []\n{peers}")
             _reload(serve, "taken up: applications")
-            with Client(f"tcp://127.0.0.1:{other}") as newer, newer.queue("line1").receive(DEADLINE_S) as message:
+            with Client(store) as newer, newer.queue("line1").receive(DEADLINE_S) as message:
                 assert (message.body, message.abort_count) == (b"1", 1)  # it was put back
             with pytest.raises(StoreError, match="refuses the application: it is not in the allow-list"):
                 client.send("line1", b"2")
-        file.write_text(f"[[applications]]\nport = 0\n{peers}address = '203.0.113.1'\n")
-        _reload(serve, "cannot listen on 203.0.113.1")
-        with Client(f"tcp://127.0.0.1:{other}") as client:
-            client.send("line1", b"3")
-        file.write_text(peers)
-        _reload(serve, "taken up: applications")
-        with pytest.raises(StoreUnreachable):
-            Client(f"tcp://127.0.0.1:{other}")
-        assert _bodies(store, "line1") == [b"3"]
     finally:
         serve.stop()
 

@@ -13,7 +13,7 @@ from ordack.config.config import EVERY_QUEUE
 from ordack.config.config_file import BadConfigFile, ConfigFile, Listen, Running, is_loopback
 from ordack.config.settings import LISTEN
 from ordack.config.tls import BadTls, Tls
-from ordack.server.listener import BadPlace, Listeners, sessions_for_files
+from ordack.server.listener import Listeners, sessions_for_files
 from ordack.server.monitor import BadToken, read_token
 from ordack.server.notify import Notifier
 from ordack.store import Store, StoreError
@@ -64,14 +64,14 @@ class Reload:
             number = next(self._number)
             self._notifier.reloading()
             try:
-                told = await self._take_up()
+                told = self._take_up()
             except Exception as error:  # noqa: BLE001 - the queue manager goes on with what it has
                 told = [("".join(traceback.format_exception(error)).rstrip(), ERROR)]
             for text, level in told:
                 self._log(Line(text, level, f"reload {number}: {text}"))  # told each time
             self._notifier.ready(f"reload {number}: {told[0][0]}")
 
-    async def _take_up(self) -> list[tuple[str, str]]:
+    def _take_up(self) -> list[tuple[str, str]]:
         """What there is to tell of it, with levels."""
         before = self._running
         try:
@@ -80,22 +80,22 @@ class Reload:
                 raise BadConfigFile([f"{before.file.path} is not there any more: put it back, or start `serve` again"])
             running = before.taking_up(file)
             tls, token = self._new_tls(file), self._new_token(file)
-            await self._listen(file, before.file)
         except (ValueError, StoreError) as error:
             said = error.problems if isinstance(error, BadConfigFile) else [str(error)]
             return [*((problem, ERROR) for problem in said), ("the running settings stay as they were", ERROR)]
         self._running = running
         if self._tls and tls:
             self._tls.become(tls)
+        self._applications.admit(running.file.applications)
+        self._listeners.admit(running.file.listen or [Listen(*LISTEN)])
         manager, config = self._manager, running.config(self._listeners.places)
         manager.config.become(config)
         manager.links.limits_changed()
         manager.outgoing.find_ways()
         manager.links.max_sessions = sessions_for_files(config.max_sessions, self._files)
-        places = ", ".join(map(str, self._listeners))
-        manager.about |= {"quota": config.quota, "listening": places}
+        manager.about["quota"] = config.quota
         changed, later = before.differences(file), running.differences(file)
-        taken_up = [f"listen ({places})" if name == "listen" else name for name in changed if name not in later]
+        taken_up = [name for name in changed if name not in later]
         if self._web and self._web.token != token:
             self._web.token = token
             taken_up += ["the token in http-token-file"] if "http-token-file" not in taken_up else []
@@ -115,15 +115,6 @@ class Reload:
         except StoreError as error:
             told.append((f"applications go by the old names and numbers until the next start: {error}", ERROR))
         return told
-
-    async def _listen(self, file: ConfigFile, before: ConfigFile) -> None:
-        """Listen where this file says, instead of the one before. Raises BadPlace, and is as before then."""
-        await self._applications.change(file.applications)
-        try:
-            await self._listeners.change(file.listen or [Listen(*LISTEN)])
-        except BadPlace:
-            await self._applications.change(before.applications)
-            raise
 
     def _new_tls(self, file: ConfigFile) -> Tls | None:
         """What the files of certificates say now, also those of the same names: they are renewed that way. Raises

@@ -34,6 +34,7 @@ from ordack.config.names import local_queue, queue_name
 from ordack.config.paths import NotLocal, local_path
 from ordack.config.settings import CAPTURE_SIZE, FILE_NAME, LISTEN, LONGEST_LABEL, TABLES, Setting, Table, nearest
 
+LISTENERS = "listen", "applications"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 Key = TypeVar("Key")
 
@@ -224,7 +225,7 @@ class _Reader:
         """What the whole document says."""
         top = self._keys("", TABLES[""], {key: value for key, value in document.items() if key not in TABLES})
         tables = {name: self._table(name, TABLES[name], document[name]) for name in TABLES if name in document}
-        listeners = {name: tables.get(name, []) for name in ("listen", "applications")}
+        listeners = {name: tables.get(name, []) for name in LISTENERS}
         given: Mapping[str, str] = tables.get("next-hops", {})
         hops = self._mapped("next-hops", given, _as_option(config.parse_next_hop))
         serial = self._serial(tables.get("serial", []))
@@ -491,6 +492,7 @@ class Running:
         numbers = {name: value for name, value in file.numbers.items() if name not in later}
         numbers |= {name: value for name, value in self.file.numbers.items() if name in later}
         fixed = {name: getattr(self.file, name) for name in _fixed_fields()}
+        fixed |= {name: _admitting(getattr(self.file, name), getattr(file, name)) for name in LISTENERS}
         hops = with_serial(_said(file, "next_hops"), self.file.serial)
         return Running(dataclasses.replace(file, **fixed, next_hops=hops, numbers=numbers))
 
@@ -499,6 +501,14 @@ class Running:
         names = [_table(name) for name in _fields() if _said(file, name) != _said(self.file, name)]
         names += [name for name in settings.NUMBERS if file.numbers.get(name) != self.file.numbers.get(name)]
         return list(dict.fromkeys(names))
+
+
+def _admitting(before: Iterable[Listen], after: Iterable[Listen]) -> tuple[Listen, ...]:
+    """Where it listens stays until the next start; who may connect there is as it is said now."""
+    said: dict[tuple[str, int], list[Listen]] = {}
+    for one in after:
+        said.setdefault(one[:2], []).append(one)
+    return tuple(said[one[:2]].pop(0) if said.get(one[:2]) else one for one in before)
 
 
 def _fields() -> list[str]:
@@ -520,4 +530,4 @@ def _fixed_fields() -> list[str]:
     """Those that stay as they are until the next start."""
     known = [(name or key, setting) for name, table in TABLES.items() for key, setting in table.keys.items()]
     fixed = {name for name, setting in known if setting.reload == settings.RESTART}
-    return [name for name in _fields() if _table(name) in fixed]
+    return [name for name in _fields() if _table(name) in fixed and name not in LISTENERS]

@@ -151,8 +151,10 @@ _ACCESS = {
     ),
 }
 _LISTENER = {
-    "address": Setting(HOST, LISTEN[0], "one of this machine; `0.0.0.0`: every IPv4 address, `::`: every IPv6 address"),
-    "port": _number("", LISTEN[1], 0, 65535, "", "TCP port; 0 picks a free one (B-001)"),
+    "address": Setting(
+        HOST, LISTEN[0], "one of this machine; `0.0.0.0`: every IPv4, `::`: every IPv6 address", reload=RESTART
+    ),
+    "port": _number("", LISTEN[1], 0, 65535, "", "TCP port; 0 picks a free one (B-001)", RESTART),
     "allow": Setting(NETWORKS, None, "who may connect; without it everybody, with an empty list nobody"),
     "tls": _flag("", "TLS, with a certificate of either side; it needs the table `[tls]`"),
     "allow-certificates": Setting(
@@ -190,7 +192,7 @@ TABLES = {
         "Where applications of other machines are taken, which may do what those of this machine may; else nowhere",
         _LISTENER
         | {
-            "port": _number("", None, 0, 65535, "", "TCP port; 0 picks a free one"),
+            "port": _number("", None, 0, 65535, "", "TCP port; 0 picks a free one", RESTART),
             "allow-plain": _flag(
                 "", "take them without TLS, where anybody on the way reads, changes and takes messages"
             ),

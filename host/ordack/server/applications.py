@@ -138,7 +138,7 @@ class Door:
     def _drop_not_admitted(self) -> None:
         for connection in list(self.connections):
             listener = connection.listener
-            if listener and (listener not in self._listeners or connection.refusal()):
+            if listener and connection.refusal():
                 connection.end(f"it may not connect to {listener} any more")
 
     def tell(self, address: str, why: str) -> None:

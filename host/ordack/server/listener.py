@@ -1,14 +1,14 @@
-"""Where connections are taken: any number of listening sockets, each with who may connect. They can change while others
-go on."""
+"""Where connections are taken: any number of listening sockets, each with who may connect, which can change."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import resource
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ordack.config import machine
 from ordack.config.config import LOOPBACK, Networks, certificate_refusal, format_address
@@ -17,10 +17,6 @@ from ordack.config.config_file import Listen
 BACKLOG = 1000  # connections that wait in the kernel, as of boards that all come back at once
 TAKEN_AT_ONCE = 4  # connections, before the others are looked at: a flood of them leaves time for those that are there
 SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
-
-
-class BadPlace(ValueError):
-    """It cannot listen there; the text says where and why."""
 
 
 class Terms(NamedTuple):
@@ -35,7 +31,7 @@ class Listener:
     """A listening TCP socket on the first address of host, an IPv4 one if there is one; on an IPv6 address, for IPv6
     alone, whatever the machine's default is. Raises OSError.
 
-    asked: the host and port that were asked for. place: the address and port that it has. allow: who may connect; None:
+    place: the address and port that it has. allow: who may connect; None:
     everybody. tls: is TLS spoken? certificates: then, the names in those that may connect, in lower case; None: all.
     """
 
@@ -52,30 +48,20 @@ class Listener:
         except UnicodeError:
             raise OSError(f"{host!r} is no name of a machine") from None
         family, _, _, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
-        self._family: int = family
-        self.asked = host, port
         self.terms = Terms(allow, tls, certificates)
         self.server: asyncio.Server | None = None
-        self.socket = self._bound(address)
-        self._address = self.socket.getsockname()
-        self.place = self._address[0], int(self._address[1])
-
-    def _bound(self, address: Any) -> socket.socket:
-        made = socket.socket(self._family, socket.SOCK_STREAM)
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if self._family == socket.AF_INET6:
-                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            made.bind(address)
-            made.listen(BACKLOG)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            self.socket.bind(address)
+            self.socket.listen(BACKLOG)
         except OSError:
-            made.close()
+            self.socket.close()
             raise
-        return made
-
-    def reopen(self) -> None:
-        """Listen again, at the same place, after `close`. Raises OSError."""
-        self.socket = self._bound(self._address)
+        name = self.socket.getsockname()
+        self.place = name[0], int(name[1])
 
     def is_at(self, place: tuple[str, int]) -> bool:
         """Does a connection to this address and port end here?"""
@@ -111,7 +97,6 @@ class Listeners:
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = list(listeners)
-        self._make: Callable[[Listener], asyncio.BaseProtocol] | None = None
         self.changed: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[Listener]:
@@ -130,62 +115,18 @@ class Listeners:
 
     async def start(self, make: Callable[[Listener], asyncio.BaseProtocol]) -> None:
         """Take connections from now on; make: the protocol of each, by the listener that it has come on."""
-        self._make = make
+        loop = asyncio.get_running_loop()
         for listener in self:
-            await self._start(listener)
+            listener.server = await loop.create_server(
+                functools.partial(make, listener), sock=listener.socket, backlog=TAKEN_AT_ONCE
+            )
+            listener.socket.listen(BACKLOG)  # asyncio has set that to TAKEN_AT_ONCE
 
-    async def _start(self, listener: Listener) -> None:
-        make = self._make
-        assert make
-        listener.server = await asyncio.get_running_loop().create_server(
-            lambda: make(listener), sock=listener.socket, backlog=TAKEN_AT_ONCE
-        )
-        listener.socket.listen(BACKLOG)  # asyncio has set that to TAKEN_AT_ONCE
-
-    async def change(self, places: Sequence[Listen]) -> None:
-        """Listen at these hosts and ports from now on, for whom each says; where it listens already, it goes on.
-
-        Raises BadPlace, and is as before then.
-        """
-        left = list(self)
-        kept: list[tuple[Listener | None, Listen]] = []
-        for place in places:
-            known = next((one for one in left if one.asked == (place.address, place.port)), None)
-            if known:
-                left.remove(known)
-            kept.append((known, place))
-        for listener in left:  # first, for what comes may take its port
-            listener.close()
-        made: list[Listener] = []
-        try:
-            for place in (place for known, place in kept if not known):
-                made.append(self._open(place))
-                await self._start(made[-1])
-        except BadPlace:
-            for listener in made:
-                listener.close()
-            await self._put_back(left)
-            raise
-        new = iter(made)
-        for known, place in kept:
-            if known:
-                known.terms = Terms(place.allow, place.tls, place.certificates)
-        self._listeners = [known or next(new) for known, _ in kept]
+    def admit(self, places: Sequence[Listen]) -> None:
+        """From now on who may connect is as these say, which have the hosts and ports of all in their order."""
+        for listener, place in zip(self, places, strict=True):
+            listener.terms = Terms(*place[2:])
         self.changed()
-
-    def _open(self, place: Listen) -> Listener:
-        try:
-            return Listener(*place)
-        except OSError as error:
-            raise BadPlace(f"cannot listen on {place}: {error.strerror or error}") from None
-
-    async def _put_back(self, closed: Sequence[Listener]) -> None:
-        for listener in closed:
-            try:
-                listener.reopen()
-            except OSError as error:
-                raise BadPlace(f"cannot listen on {listener} any more: {error.strerror or error}") from None
-            await self._start(listener)
 
     def close(self) -> None:
         """Take no more connections."""

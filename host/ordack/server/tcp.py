@@ -289,7 +289,7 @@ class _Net:
         for link, connection in list(self.connections.items()):
             listener = connection.listener
             refusal = listener.refusal(link.address, connection.certificate) if listener else ""
-            if listener and (listener not in self.listeners or refusal):
+            if listener and refusal:
                 self.manager.links.close(link, "B-435", f"it may not connect to {listener} any more")
         self.flush()
 
