@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from ordack.client import Client
 from ordack.store import Store
-from ordack.store.memory import Numbers
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, as_json
 
@@ -114,29 +113,3 @@ def test_a_store_that_is_put_back_from_a_backup_repeats_messages_and_never_a_key
     assert _processed(folder) == list(range(9))
     with sqlite3.connect(folder / "readings.sqlite") as table:
         assert len(set(table.execute("SELECT message_key FROM readings"))) == 9
-
-
-def test_a_copy_has_the_key_of_its_message_and_an_acknowledgement_its_own(folder: Path) -> None:
-    plant = folder / "plant"
-    with Client(plant) as client:
-        client.create_queue("plain", transactional=False)
-        client.send("line1", b"x", journal=True, acknowledge=["receive"], administration_queue="plain")
-    [message] = as_json("receive", "--store", plant, "line1")
-    [copy] = as_json("receive", "--store", plant, "system$;journal")
-    [acknowledgement] = as_json("receive", "--store", plant, "plain")
-    place = f"{message['tx_sequence_id']}/{message['tx_sequence_number']}"
-    assert message["message_key"] == copy["message_key"] == f"{message['source']}\\{place}"
-    assert acknowledgement["message_key"] == f"{acknowledgement['source']}\\{acknowledgement['message_id']}"
-
-
-def test_messages_that_were_given_one_message_id_are_different_ones(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has 32 bits and goes on at a random place at each start, so that in a long life it is given again (B-020)."""
-    monkeypatch.setattr(Numbers, "reserve_message_ids", lambda _numbers, _count=1: 7)
-    for body in (b"first start", b"second start"):
-        with Client(folder / "plant") as client:
-            client.send("line1", body)
-    _run(folder, "behind", 2)
-    with sqlite3.connect(folder / "readings.sqlite") as table:
-        assert len(table.execute("SELECT body FROM readings").fetchall()) == 2

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ordack.client import Client
 
-from tests.support.command import Serve, as_json, ordack, serve_applications, set_numbers
+from tests.support.command import as_json, ordack, set_numbers
 
 AWAY, HERE = "DIRECT=OS:plant\\private$\\q", "line1"
 LATER_S = 600  # that a busy machine may need between two looks at the clock
@@ -55,28 +55,3 @@ def test_the_deadline_is_shown_to_operators_and_applications(
         assert state.deadline is not None
         assert begin + after <= state.deadline < begin + after + LATER_S
         assert datetime.fromtimestamp(state.deadline).astimezone().isoformat(" ") in text
-
-
-@pytest.mark.rule("C-40", "C-81")
-def test_a_state_is_final_when_nothing_more_can_be_learned(store: Path, tmp_path: Path) -> None:
-    with Client(tmp_path / "plant", create=True) as client:
-        client.create_queue("q", transactional=True)
-    plant = Serve(tmp_path / "plant")
-    serve, place = serve_applications(store, f"[next-hops]\nplant = '127.0.0.1:{plant.port}'\n")
-    end = time.monotonic() + 60
-    with Client(place) as client:
-        plain = client.send(AWAY, b"1").message_id
-        held = client.send(AWAY, b"2", dead_letter=True, ttbr=60000).message_id
-        while (found := client.state(held)) is None or found.answer == "waiting":
-            assert time.monotonic() < end
-        assert (found.answer, found.is_final) == ("stored at destination", False)
-        assert found.deadline is not None
-        assert found.deadline > time.time()
-        assert _shown(store, held) == {"state": found.answer, "deadline": found.deadline, "final": False}
-        assert _shown(store, plain) == {"state": "stored at destination", "deadline": None, "final": True}
-        assert ordack("receive", "--store", tmp_path / "plant", "q", "--all").returncode == 0
-        while (found := client.state(held)) is None or not found.is_final:
-            assert time.monotonic() < end
-        assert found.answer == "received"
-    plant.stop()
-    serve.stop()

@@ -163,15 +163,3 @@ def test_an_export_of_which_nobody_knows_says_what_to_do(client: Client, tmp_pat
         check=False,
     )
     assert (done.returncode, len(segments(to)), _bodies(client)) == (0, 1, []), done.stderr
-
-
-def test_a_receive_that_cannot_begin_is_no_doubt(disk: FaultyDisk, client: Client) -> None:
-    """Which messages somebody has in hand is known to him alone, and nobody was given one."""
-    disk.fail = "write"
-    with pytest.raises(StoreError) as raised:
-        client.queue("line1").receive().__enter__()
-    assert not isinstance(raised.value, StoreUnknown)
-    assert _bodies_after_power_cut(client, disk) == [b"1"]
-    disk.fail = ""
-    with client.queue("line1").receive() as message:
-        assert message.body == b"1"

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import build, confirm, core, guid_names, guids, headers
-from mqqb.names import NULL_GUID, DirectQueueFormatName, QueueName
+from mqqb import build, confirm, core, guids, headers
+from mqqb.names import DirectQueueFormatName
 from ordack.api.remote import purge_outgoing
 from ordack.client import Reject
 from ordack.config.config import Config
 from ordack.config.names import DEAD_LETTER, DEAD_XACT
 
 from tests.host.outcomes import ADMIN, JN, NA, Sender, application, copies, run
-from tests.support.host_peer import Peer
-from tests.support.host_world import HERE, WALL, AtOnce, Host, World, exchange, world_of
+from tests.support.host_world import HERE, AtOnce, Host, World, exchange, world_of
 
 ROUTER = ("10.0.0.5", 1801)
 PLANT = DirectQueueFormatName("OS:plant\\private$\\line1")
@@ -142,39 +141,6 @@ def test_final_acks_find_their_way_back(line: Line) -> None:
     assert line.waiting() == [0, 0, 0]
 
 
-@pytest.mark.rule("B-351", "B-011", "A-20")
-@pytest.mark.parametrize("delivery", ["transactional", "express"])
-def test_administration_acknowledgements_come_back_over_the_router(line: Line, delivery: str) -> None:
-    queue = "line1" if delivery == "transactional" else "plain"
-    with application(line.world, line.sender) as client:
-        client.create_queue("admin", transactional=False)
-    asked = {"acknowledge": ("reach-queue", "receive", "nack-reach-queue"), "administration_queue": "admin"}
-    line.send(b"x", queue, delivery=delivery, **asked)
-    line.send(b"y", "nowhere", delivery=delivery, **asked)
-    run(line.world, 1000)
-    with application(line.world, line.receiver) as client, client.queue(queue).receive():
-        pass
-    run(line.world, 1000)
-    assert copies(line.sender, "admin") == [(2, b""), (0x8000, b"y"), (0x4000, b"")]
-    run(line.world, 30_000)
-    assert line.waiting() == [0, 0, 0]
-
-
-@pytest.mark.rule("B-264", "B-287", "B-305")
-def test_what_waits_at_the_router_leaves_by_priority_and_else_in_order(line: Line) -> None:
-    line.part()
-    for number in range(4):
-        line.send(b"%d" % number, "plain", delivery="express", priority=number // 2)
-    for number in range(3):
-        line.send(b"t%d" % number)
-    run(line.world, 1000)
-    assert line.waiting()[0] == 7
-    line.receiver.address = HERE[0]
-    run(line.world, 1000)
-    assert line.receiver.content("plain") == [b"2", b"3", b"0", b"1"]
-    assert line.receiver.content("line1") == [b"t0", b"t1", b"t2"]
-
-
 @pytest.mark.rule("B-248", "B-250", "B-254")
 def test_a_message_not_transactional_that_comes_again_is_not_forwarded_again(router: Host) -> None:
     world, sender = sender_through(router)
@@ -198,46 +164,6 @@ def test_what_the_router_has_no_room_for_stays_where_it_is(tmp_path: Path, deliv
     assert sender.session is None
     assert (sender.classes, sender.told, sender.is_settled, router.store.usage()) == ([], [], False, 0)
     router.store.close()
-
-
-@pytest.mark.rule("B-264", "A-38")
-def test_names_of_the_router_itself_end_there(router: Host) -> None:
-    line1 = guid_names.PrivateQueueFormatNameId(router.store.queues.named("line1").identifier)
-    names = [
-        (DirectQueueFormatName("OS:Router\\private$\\line1"), NULL_GUID),
-        (line1, NULL_GUID),
-        (line1, router.store.guid),
-    ]
-    peers = [Peer(bytes([number]) * 16, name, address) for number, (name, address) in enumerate(names, 1)]
-    world = world_of([router], peers)
-    for peer in peers:
-        peer.send(b"%d" % peer.guid[0])
-    exchange(world)
-    assert sorted(router.content("line1")) == [b"1", b"2", b"3"]
-    assert router.store.outgoing.messages() == []
-
-
-@pytest.mark.rule("B-264", "B-362")
-def test_a_private_name_is_forwarded_by_the_identifier_of_its_queue_manager(tmp_path: Path) -> None:
-    receiver = Host(tmp_path / "receiver")
-    guid = guids.guid_text(receiver.store.guid)[1:-1].lower()
-    router = Host(tmp_path / "router", Config(route=True, next_hops={guid: HERE}), ROUTER[0])
-    sender = Sender(
-        b"\1" * 16,
-        guid_names.PrivateQueueFormatNameId(receiver.store.queues.named("line1").identifier),
-        receiver.store.guid,
-    )
-    world = world_of([router, receiver], [sender])
-    sender.send(b"x", journal=JN)
-    run(world, 2000)
-    assert (receiver.content("line1"), sender.acked) == ([b"x"], [1])
-    with application(world, receiver) as client, client.queue("line1").receive():
-        pass
-    run(world, 2000)
-    assert sender.classes == [0x4000]
-    for host in (receiver, router):
-        assert host.store.outgoing.messages() == []
-        host.store.close()
 
 
 @pytest.mark.rule("B-363", "B-008", "A-20")
@@ -356,42 +282,3 @@ def test_the_hop_limit(tmp_path: Path, limit: int | None, hops: int, passes: boo
     assert sender.told == ([] if passes else [0x8005])
     assert copies(router, DEAD_LETTER) == ([] if passes or delivery == "transactional" else [(0x8005, b"x")])
     router.store.close()
-
-
-@pytest.mark.rule("B-311", "B-312", "B-390", "B-391", "B-372", "B-313", "B-314")
-@pytest.mark.parametrize("deadline", [{"ttrq": 5}, {"ttbr": 5}])
-@pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
-def test_a_message_whose_time_runs_out_at_the_router_ends_there(
-    router: Host, delivery: str, deadline: dict[str, int]
-) -> None:
-    world, sender = sender_through(router)
-    sender.send(b"x", delivery, journal=JN, acknowledge=NA, admin=ADMIN, sent_time=WALL, **deadline)
-    run(world, 5900)
-    assert len(router.store.outgoing.messages()) == 1
-    run(world, 1500)
-    assert router.store.outgoing.messages() == []
-    assert (sender.told, sender.classes) == ([0x8002], [])
-    assert copies(router, DEAD_LETTER) == ([] if delivery == "transactional" else [(0x8002, b"x")])
-    assert copies(router, DEAD_XACT) == []
-
-
-@pytest.mark.rule("B-256", "B-264", "B-435")
-@pytest.mark.parametrize(
-    ("name", "address"),
-    [
-        (guid_names.PublicQueueFormatName(b"p" * 16), b"elsewhere 16 byt"),
-        (DirectQueueFormatName("OS:plant\\public"), b"elsewhere 16 byt"),
-        (DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), b"elsewhere 16 byt"),
-        (DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), NULL_GUID),
-        (DirectQueueFormatName("HTTP://plant/msmq/private$/line1"), NULL_GUID),
-    ],
-)
-def test_a_name_that_leads_nowhere_is_refused_by_the_router(router: Host, name: QueueName, address: bytes) -> None:
-    sender = Sender(b"\1" * 16, name, address)
-    world = world_of([router], [sender])
-    sender.send(b"x")
-    exchange(world)
-    assert sender.classes == [0x8000]
-    assert router.manager.wanted_hops() == set()
-    assert [line.partition(": ")[0] for line in router.log] == ["10.0.0.9"]
-    assert "NACK_BAD_DST_Q" in router.log[0]

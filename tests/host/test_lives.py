@@ -10,7 +10,6 @@ import pytest
 from mqqb import acks, confirm, guids
 from ordack.broker.sending import Sent
 from ordack.config.config import PORT
-from ordack.store.memory import Numbers
 
 from tests.support.host_world import Host, World, exchange, two_hosts
 
@@ -87,76 +86,6 @@ def test_a_clock_that_is_behind_is_noticed_and_what_was_numbered_by_it_is_in_dou
     assert _newer(sender) == 1, "told once"
 
 
-@pytest.mark.rule("B-426", "B-093", "B-230")
-@pytest.mark.parametrize("newer_waits", [True, False])
-def test_what_waited_in_an_older_run_is_over_when_the_destination_has_a_later_one(
-    tmp_path: Path, newer_waits: bool
-) -> None:
-    """newer_waits: the backup has messages of that later run, too; else only the destination knows of it, and it takes
-    a resend until it is clear which stream it speaks of."""
-    world, receiver, sender = two_hosts(tmp_path)
-    older = _send(sender, b"1", b"2")
-    if not newer_waits:
-        sender.back_up()
-    _reopen(world, sender)
-    newer = _send(sender, b"3")
-    if newer_waits:
-        sender.back_up()
-    _seconds(world, 3)
-    assert receiver.content("line1") == [b"1", b"2", b"3"]
-    sender.put_back(world)
-    after = _send(sender, b"4")
-    _seconds(world, 3 if newer_waits else 40)
-    assert receiver.content("line1") == [b"1", b"2", b"3", b"4"]
-    assert _states(sender, older) == [IN_DOUBT] * 2
-    if newer_waits:
-        assert _states(sender, newer) == [STORED]
-    assert _states(sender, after) == [STORED]
-    assert _newer(sender) == 0
-
-
-@pytest.mark.rule("B-426", "B-079", "B-230", "B-275")
-@pytest.mark.parametrize("ordinal", [1 << 29, 1 << 31])
-def test_an_order_ack_of_a_lost_life_with_the_time_stamp_of_another_queue_is_understood(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordinal: int
-) -> None:
-    """A gateway without a clock counts its TimeStamps on from those of the backup, and so had the life that is lost;
-    then the queues began to send in another order. ordinal: of the sequences now, 2^30 of those then."""
-
-    def begin_at(first: int) -> None:
-        monkeypatch.setattr(Numbers, "new_sequence", lambda self, now: (first, self.new_time_stamp(now), 1, 0))
-
-    world, receiver, sender = two_hosts(tmp_path)
-    with receiver.client() as client:
-        client.create_queue("line2", transactional=True)
-    line2 = "DIRECT=OS:plant\\private$\\line2"
-    _send(sender, b"1")
-    with sender.client() as client:
-        client.send(line2, b"1")
-    _seconds(world, 2)
-    sender.back_up()
-    begin_at(1 << 30)
-    sender.behind = 1000
-    sender.put_back(world)
-    with sender.client() as client:
-        client.send(line2, b"2")
-    _send(sender, b"2")
-    _seconds(world, 2)
-    begin_at(ordinal)
-    sender.put_back(world)
-    refused = _send(sender, b"3")
-    with sender.client() as client:
-        taken = client.send(line2, b"3")
-    _seconds(world, 70)
-    assert _states(sender, [taken]) == [STORED]
-    assert _states(sender, refused) == [IN_DOUBT]
-    later = _send(sender, b"4")
-    _seconds(world, 2)
-    assert _states(sender, later) == [STORED]
-    assert receiver.content("line1") == [b"1", b"2", b"4"]
-    assert receiver.content("line2") == [b"1", b"2", b"3"]
-
-
 @pytest.mark.rule("B-413", "B-426", "B-230")
 def test_of_two_copies_at_work_none_calls_stored_what_is_not_and_both_are_told(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
@@ -206,17 +135,3 @@ def test_a_final_ack_from_a_life_that_is_lost_settles_no_new_message(tmp_path: P
     _seconds(world, 3)
     assert receiver.store.outgoing.messages() == [], "the FinalAck has come"
     assert _states(sender, [new]) == [(confirm.WAITING, 0, False)]
-
-
-@pytest.mark.rule("B-411", "B-079")
-def test_an_order_ack_that_anybody_can_forge_uses_up_no_time_stamps(tmp_path: Path) -> None:
-    world, receiver, sender = two_hosts(tmp_path)
-    _send(sender, b"1")
-    _seconds(world, 2)
-    packet = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, 1, 0xFFFFFFFF, 1)
-    _from_destination(receiver, packet, world)
-    _seconds(world, 2)
-    _send(sender, b"2")
-    _seconds(world, 2)
-    assert receiver.content("line1") == [b"1", b"2"]
-    assert _newer(sender) == 0

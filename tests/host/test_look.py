@@ -20,7 +20,7 @@ from ordack.store import StoreBusy
 from ordack.store.look import ReadOnlyStore
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 
 pytestmark = pytest.mark.slow
 
@@ -242,36 +242,12 @@ def test_what_makes_a_store_takes_no_empty_file_for_none(tmp_path: Path, words: 
     assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [(FILE_NAME, 0)]
 
 
-def test_a_store_that_two_make_at_once_is_one_store(tmp_path: Path) -> None:
-    made = [Running("init", "--store", str(tmp_path / "store"), "--json") for _ in range(8)]
-    told = [json.loads(text) for one in made if (text := one.communicate(DEADLINE_S)[0])]
-    assert [one["guid"] for one in told] == [as_json("identity", "--store", tmp_path / "store")[0]["guid"]]
-
-
 def test_the_store_comes_from_the_environment_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENVIRONMENT, "ORDACK_STORE", str(store))
     assert [queue["name"] for queue in as_json("queue", "list")] == ["line1", "plain"]
     assert ordack("queue", "list", "--store", store / "other").returncode == 1
     monkeypatch.setitem(ENVIRONMENT, "ORDACK_STORE", "s3a://bucket/x")
     assert ordack("queue", "create", "q").returncode == 2
-
-
-def test_version_and_help_are_where_everybody_looks() -> None:
-    version = ordack("--version")
-    assert (version.returncode, version.stdout) == (0, "ordack 0.1.0\n")
-    for command in ([], ["queue", "create"], ["decode"]):
-        short, long = ordack(*command, "-h"), ordack(*command, "--help")
-        assert (short.returncode, short.stdout) == (0, long.stdout)
-        assert "Usage:" in short.stdout
-
-
-def test_a_queue_is_made_if_it_is_not_there(store: Path) -> None:
-    make = ("queue", "create", "--store", store, "--if-not-exists")
-    assert [as_json(*make, "new")[0]["created"] for _ in range(2)] == [True, False]
-    assert ordack(*make, "LINE1").stdout == "line1 exists\n"
-    other = ordack(*make, "line1", "--non-transactional")
-    assert (other.returncode, other.stdout) == (1, "")
-    assert "the queue line1 exists and is transactional" in other.stderr
 
 
 @pytest.mark.parametrize(
@@ -311,12 +287,3 @@ def test_messages_are_lost_only_by_who_says_so(store: Path, words: list[str], na
         assert done.returncode == status, done.stderr
         assert f"{lost}. " in done.stderr
     assert "2 messages" in done.stdout
-
-
-def test_nothing_is_asked_if_nothing_is_lost_or_yes_is_said(store: Path) -> None:
-    delete = ("queue", "delete", "--store", store)
-    assert ordack("queue", "purge", "--store", store, "line1").stdout == "removed 0 messages\n"
-    assert ordack(*delete, "line1").stdout == "deleted line1 with 0 messages\n"
-    ordack("queue", "create", "--store", store, "again")
-    ordack("send", "--store", store, "again", "--body", "x")
-    assert ordack(*delete, "again", "--yes").stdout == "deleted again with 1 message\n"

@@ -74,27 +74,6 @@ def test_an_order_ack_of_a_busy_stream_comes_within_ten_and_a_half_seconds(exact
     assert len(peer.acked) in (34, 35)
 
 
-def test_over_a_slow_line_there_is_no_more_than_one_order_ack_in_a_round_trip(host: Host) -> None:
-    """So acknowledgements of 200 bytes take a fraction of the line on which 1,144 took that time."""
-    peer = peer_of(1)
-    world = world_of([host], [peer])
-    world.connect_all()
-    while not world.wires[0].link.is_open:
-        world.collect()
-        world.deliver(1 << 20)
-        world.pass_time(120)
-    exchange(world)
-    assert world.wires[0].link.session.round_trip == 120
-    peer.send(b"")
-    exchange(world)
-    world.pass_time(119)
-    exchange(world)
-    assert peer.acked == []
-    world.pass_time(1)
-    exchange(world)
-    assert peer.acked == [1]
-
-
 @pytest.mark.rule("B-230", "B-231", "B-234")
 def test_senders_are_content_with_a_destination_that_waits_as_long_as_it_may(tmp_path: Path) -> None:
     """As Windows does: half a second after the last message, under traffic ten seconds."""
@@ -112,22 +91,6 @@ def test_senders_are_content_with_a_destination_that_waits_as_long_as_it_may(tmp
     assert receiver.content("line1") == [b"%d" % number for number in range(120)]
     for host in (receiver, sender):
         host.store.close()
-
-
-def test_a_queue_deleted_and_made_again_gets_nothing_twice(host: Host) -> None:
-    peer = peer_of(1)
-    world = world_of([host], [peer])
-    peer.send(b"1")
-    peer.send(b"2")
-    exchange(world)  # stored, the OrderAck has not been sent
-    with host.client() as client:
-        client.delete_queue("line1")
-        client.create_queue("line1", transactional=True)
-    world.wires[0].cut()
-    peer.send(b"3")
-    world.settle()
-    assert host.content("line1") == [b"3"]
-    assert peer.rejected == {}
 
 
 @pytest.mark.rule("B-115", "B-270")
@@ -384,26 +347,6 @@ def test_a_stream_that_refuses_everything_is_a_problem_until_it_is_reset(tmp_pat
     assert problems() == []
     [stream] = status.incoming(host.store)
     assert (stream["sequence_id"], stream["sequence_number"], stream["reject_count"]) == (100 << 32 | 1, 3, 0)
-
-
-@pytest.mark.rule("B-435")
-def test_unfinished_packets_are_bounded_over_all_sessions(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(max_half_received=10_000))
-    peers = [peer_of(1), peer_of(2), peer_of(3)]
-    world = world_of([host], peers)
-    for peer, size in zip(peers, (3000, 7000, 5000), strict=True):
-        peer.send(bytes(size))
-    handshake(world)
-    for wire in world.wires:
-        del wire.to_host[-100:]
-    world.deliver(1 << 20)
-    assert [wire.link in host.manager.links for wire in world.wires] == [True, False, True]
-    assert "B-435" in host.log[0]
-    for wire in list(world.wires):
-        wire.cut()
-    world.settle()
-    assert sorted(map(len, host.content("line1"))) == [3000, 5000, 7000]
-    host.store.close()
 
 
 # ---- durable before acknowledged ------------------------------------------------------------------

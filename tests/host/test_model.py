@@ -54,24 +54,6 @@ def test_a_short_walk() -> None:
     assert all(walk.figures[kind] for kind in kinds)
 
 
-def test_a_queue_manager_looks_once_in_a_second_also_if_its_disk_fails_meanwhile() -> None:
-    """At whatever statement: what is withdrawn behind that is still there until the next second."""
-    for statements in range(1, 31):
-        send, withdraw = ("send", (0, 1, 16, 9, 1, 859, 96)), ("withdraw", (0, 5, 0))
-        model.play(
-            2,
-            [
-                ("begin", (1, 64, 0)),
-                ("arm", (0, statements, 2)),
-                ("tick", (0, 3)),
-                send,
-                ("tick", (4, 3)),
-                withdraw,
-                ("poll", (0,)),
-            ],
-        )
-
-
 # ---- the model can fail: broken on purpose, a walk finds it ----------------------------------------
 
 

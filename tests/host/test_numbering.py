@@ -103,25 +103,6 @@ def test_a_message_of_a_copied_folder_is_delivered_once(tmp_path: Path, ttrq: in
     assert {in_doubt for _, in_doubt in answers[ttrq is not None : -1]} == {True}
 
 
-@pytest.mark.rule("A-08", "B-316", "B-093")
-def test_what_follows_an_expired_sequence_is_delivered_once(tmp_path: Path) -> None:
-    """Twice the power fails when the receiver has stored the next sequence and no OrderAck has come."""
-    world, receiver, sender = _hosts(tmp_path)
-    _stop(sender)
-    bodies = [b"%d" % number for number in range(6)]
-    for number, body in enumerate(bodies):
-        _send_alone(sender, body, None if number else 50)
-    sender._open(world.now)
-    world.pass_time(100_000)
-    exchange(world)
-    for _ in range(2):
-        _stop(sender, orderly=False)
-        sender._open(world.now)
-        exchange(world)
-    _drain(world, sender)
-    assert receiver.content("line1") == bodies[1:]
-
-
 def _lose_a_life(world: World, receiver: Host, sender: Host, ttrq: int | None = None) -> tuple[list[int], list[bytes]]:
     """Five processes send, a backup is made, and all is delivered. ttrq: of the first message."""
     _stop(sender)

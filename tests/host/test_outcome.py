@@ -169,25 +169,6 @@ def test_a_removal_is_finally_acknowledged_where_jn_jp_or_fa_asks(
     assert left == (remove is given_back)
 
 
-@pytest.mark.rule("B-336")
-@pytest.mark.parametrize("wanted", [PR, NR, PA | NA])
-@pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
-def test_a_removal_is_told_to_the_administration_queue_if_that_is_asked_for(
-    host: Host, remove: Callable[[World, Host], None], message_class: int, wanted: int
-) -> None:
-    sender = sender_to()
-    world = world_of([host], [sender])
-    sender.send(b"x", acknowledge=wanted, admin=ADMIN, ttbr=10, sent_time=world.wall)
-    run(world, 1000)
-    sender.received.clear()  # of PA
-    remove(world, host)
-    run(world, 2000)
-    answered = message_class and wanted & (PR if message_class == 0x4000 else NR)
-    assert sender.told == ([message_class] if answered else [])
-    assert all(message.user.flags & core.USER_DM for message in sender.received)
-    assert sender.final_acks == []
-
-
 # ---- a message is refused on arrival --------------------------------------------------------------
 
 SIGNER = bytes(16)  # of type 2: a queue manager
@@ -690,18 +671,6 @@ def test_a_message_from_this_machine_to_itself_ends_without_a_network(
             confirm.RECEIVED if positive else confirm.DEAD_LETTERED if "dead_letter" in journal else confirm.DISCARDED
         )
         assert not ended.in_doubt
-
-
-@pytest.mark.rule("C-37", "C-80")
-def test_of_local_messages_that_end_together_each_has_its_own_end(host: Host) -> None:
-    world = world_of([host], [])
-    large, small = (send_here(world, host, body, dead_letter=True) for body in (bytes(3000), b"small"))
-    host.store.queues.set_quota(DEAD_XACT, 2000)
-    with application(world, host) as client:
-        client.purge_queue("line1")
-    assert copies(host, DEAD_XACT) == [(0xC001, b"small")]
-    answers = [state_of(world, host, message_id) for message_id in (large, small)]
-    assert [ended and ended.answer for ended in answers] == [confirm.DISCARDED, confirm.DEAD_LETTERED]
 
 
 @pytest.mark.rule("B-407", "B-390", "B-393", "B-336", "B-291")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ordack.api.remote import purge_outgoing
@@ -16,7 +15,6 @@ from ordack.client import Client, Letter
 from ordack.config.config import Config
 from ordack.config.names import DEAD_LETTER
 
-from tests.support.beside import outcomes_of
 from tests.support.host_world import HERE, Host, two_hosts, world_of
 from tests.support.steps import steps_of
 
@@ -70,24 +68,6 @@ def test_a_purge_that_is_killed_has_told_of_what_it_removed_and_can_be_done_agai
         assert sorted(told + left) == list(range(COUNT))
         assert client.purge_queue("big") == len(left)
         assert len(list(client.queue("admin").peek())) == COUNT
-
-
-@pytest.mark.rule("B-340")
-def test_only_what_was_there_is_marked_where_it_is_being_received(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Client(store) as client, Client(store) as other:
-        held: list[Any] = []
-
-        def act() -> None:
-            if not held:
-                other.send("big", b"new", priority=7)
-                held.append(other.queue("big").receive())
-                assert held[0].__enter__().body == b"new"
-
-        _in_between(monkeypatch, act)
-        assert client.purge_queue("big") == COUNT
-        held[0].__exit__(KeyError, KeyError(), None)
-        assert outcomes_of(client).remove_over() == 0
-        assert [message.body for message in client.queue("big").peek()] == [b"new"]
 
 
 def _start_steps(folder: Path, count: int, after_a_crash: bool) -> int:

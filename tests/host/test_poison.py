@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from mqqb import names
 from ordack.client import Client, Empty
 from ordack.pipeline.export import Exporter
-from ordack.store import Store, StoreError
+from ordack.store import StoreError
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack, write_settings
-from tests.support.host_peer import Peer
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack, write_settings
 
 pytestmark = pytest.mark.slow
 
@@ -126,18 +124,3 @@ def test_its_sender_is_told_when_it_is_received_there_or_deleted_with_its_queue(
     assert [answer and answer.answer for answer in answers] == ["received", "dead-lettered"]
     left = [queue["name"] for queue in as_json("queue", "list", "--store", store)]
     assert left == ["system$;deadxact", "plain"]  # which has the one that was deleted
-
-
-def test_nobody_sends_to_a_sub_queue_over_the_network(store: Path) -> None:
-    with Store(store) as opened:
-        opened._database.all("INSERT INTO queues (name, transactional, kind) VALUES ('line1;poison', 1, 2)")
-    running = Serve(store)
-    peer = Peer(b"\1" * 16, names.DirectQueueFormatName("TCP:127.0.0.1\\private$\\line1;poison"))
-    peer.send(b"x")
-    converse(peer, running.port)
-    running.stop()
-    assert {queue["name"]: queue["messages"] for queue in as_json("queue", "list", "--store", store)} == {
-        "line1": 0,
-        "line1;poison": 0,
-        "plain": 0,
-    }

@@ -441,23 +441,6 @@ def test_each_change_in_a_run_is_decided_like_in_single_messages(tmp_path: Path,
     assert at_once > 60
 
 
-@pytest.mark.rule("B-283", "B-284", "B-285", "B-398")
-@pytest.mark.parametrize("size", [600, 2_000, 9_000, 12_000, 20_000])
-def test_a_place_that_gets_full_in_a_run_or_between_two_takes_as_much(tmp_path: Path, size: int) -> None:
-    actions: list[Action] = [
-        (SEND, 0, 0, 1, 0, 0, 0),
-        (SEND, 0, 2, 1, 0, 0, 0),
-        (SEND, 2, 0, 1, 0, 0, 0),
-        ALL,
-        (ROOM, size),
-    ]
-    for count in (1, 5, 20, 63, 64, 130):
-        for place in (0, 2):
-            actions += [(SEND, 0, place, count, 0, 0, 0), (SEND, 2, 0, count, 0, 0, 0), ALL, (TICK, 20)]
-        actions += [(TAKE, 1, 30)]
-    assert _play(tmp_path, 0, actions) > 0
-
-
 # ---- generated -----------------------------------------------------------------------------------
 
 

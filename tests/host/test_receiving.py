@@ -14,13 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ordack import Body
 from ordack.client import Client, Empty, Letter, Message, Queue, Receiving, Reject
 from ordack.config.names import DEAD_XACT
 from ordack.store import StoreError
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, set_numbers
-from tests.support.steps import steps_of
 
 
 @pytest.fixture(params=["alone", "through serve"])
@@ -219,35 +217,6 @@ def test_a_loop_over_answers_leaves_all_else(alone: Client) -> None:
     assert len(_left(alone, "plain")) == 2
 
 
-def _steps(folder: Path, others: int, correlation_id: bytes) -> int:
-    """The steps of SQLite's machine to receive the last message of a queue, by its correlation identifier, and to find
-    that there is no other one."""
-    with Client(folder, create=True) as client:
-        queue = client.create_queue("plain", transactional=False)
-        with client.store.transaction():
-            for number in range(others):
-                client.send(
-                    "plain", b"other", correlation_id=bytes([number % 250 + 1] * 20) if number % 3 else bytes(20)
-                )
-            client.send("plain", b"meant", correlation_id=correlation_id)
-        with steps_of(client.store) as steps:
-            assert [message.body for message in queue.receive(correlation_id=correlation_id)] == [b"meant"]
-    return steps[0]
-
-
-def test_an_answer_is_found_at_once_whatever_waits_in_its_queue(tmp_path: Path) -> None:
-    few = _steps(tmp_path / "few", 30, b"\xff" * 20)
-    assert _steps(tmp_path / "many", 3000, b"\xff" * 20) <= 1.2 * few + 5
-
-
-def test_messages_that_answer_nothing_have_a_correlation_identifier_too(alone: Client) -> None:
-    alone.send("plain", b"answer", correlation_id=b"1" * 20)
-    alone.send("plain", b"no answer")
-    with alone.queue("plain").receive(correlation_id=bytes(20)) as message:
-        assert message.body == b"no answer"
-    assert _left(alone, "plain") == [b"answer"]
-
-
 LOOP = """
 import sys
 from ordack.client import Client
@@ -288,62 +257,6 @@ def test_a_process_that_is_killed_in_a_loop_loses_nothing(store: Path, served: b
 
 
 # ---- cursors
-
-
-def test_a_cursor_keeps_its_place_when_others_receive(client: Client, store: Path) -> None:
-    queue = _fill(client, 5)
-    cursor = queue.cursor()
-    assert cursor.peek_current().body == b"0"
-    assert cursor.peek_next().body == b"1"
-    assert cursor.peek_current().body == b"1"
-    with Client(store) as other:
-        for number in range(3):
-            with other.queue("line1").receive() as message:
-                assert message.body == b"%d" % number
-    with pytest.raises(Empty, match="was received or has expired; peek_next goes on behind it"):
-        cursor.peek_current()
-    with pytest.raises(Empty), cursor.receive_current():
-        pass
-    assert cursor.peek_next().body == b"3"
-    with cursor.receive_current() as message:
-        assert message.body == b"3"
-        with pytest.raises(Empty):
-            cursor.peek_current()  # it is in somebody's hands
-    assert [message.body for message in cursor] == [b"4"]
-    assert _left(client) == [b"4"]
-
-
-def test_what_was_received_with_a_cursor_and_put_back_is_under_it_again(alone: Client) -> None:
-    queue = _fill(alone, 2)
-    cursor = queue.cursor()
-    cursor.peek_next()
-    cursor.peek_next()
-    with pytest.raises(RuntimeError), cursor.receive_current() as message:
-        raise RuntimeError
-    assert cursor.peek_current().body == message.body == b"1"
-    with cursor.receive_current():
-        raise Reject
-    assert _left(alone) == [b"0"]
-    assert _left(alone, DEAD_XACT) == [b"1"]
-
-
-def test_a_new_cursor_stands_in_front_of_the_first_message(alone: Client) -> None:
-    cursor = alone.queue("plain").cursor()
-    with pytest.raises(Empty, match="stands on no message yet"):
-        cursor.receive_current()
-    for peek in (cursor.peek_current, cursor.peek_next):
-        with pytest.raises(Empty, match="no message behind the cursor in plain"):
-            peek(0.01)
-    assert list(cursor) == []
-    alone.send("plain", b"1")
-    assert cursor.peek_next().body == b"1"
-    with pytest.raises(Empty):
-        cursor.peek_next()
-    assert cursor.peek_current().body == b"1"
-    alone.send("plain", b"urgent", priority=7)  # in front of it
-    alone.send("plain", b"2")
-    assert [message.body for message in cursor] == [b"2"]
-    assert _left(alone, "plain") == [b"urgent", b"1", b"2"]
 
 
 def test_a_cursor_waits_for_what_comes(client: Client, store: Path) -> None:
@@ -413,30 +326,6 @@ def _received(receiving: Receiving) -> bytes | None:
 
 
 # ---- what is shown and refused
-
-
-def test_everything_shows_what_it_is_and_no_content(alone: Client) -> None:
-    sent = alone.send("line1", Body.json("secret"), label="t")
-    queue = alone.queue("line1")
-    message, cursor = next(queue.peek()), queue.cursor()
-    key = f"{message.source}\\{sent.tx_sequence_id}/1"
-    for shown, said in (
-        (alone, "Client"),
-        (queue, "line1"),
-        (message, key),
-        (queue.receive(), "line1"),
-        (cursor, "line1"),
-    ):
-        assert said in repr(shown)
-        assert "secret" not in repr(shown)
-
-
-def test_a_property_that_no_message_has_is_named_with_those_that_it_has(alone: Client) -> None:
-    with pytest.raises(TypeError, match="a message has no 'lable'; it has label, priority, delivery, ttrq"):
-        alone.send("line1", b"1", lable="t")  # type: ignore[call-arg]
-    alone.send("line1", b"?", response_queue="plain")
-    with pytest.raises(ValueError, match="leave that out"), alone.queue("line1").receive() as question:
-        alone.reply(question, b"!", correlation_id=question.identifier)
 
 
 @pytest.mark.parametrize(

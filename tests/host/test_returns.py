@@ -12,10 +12,7 @@ from ordack.config.config import Config
 from ordack.config.settings import NEVER
 
 from tests.support.host_peer import Peer, direct
-from tests.support.host_world import START, WALL, Host, Wire, World, exchange, handshake, peer_of, two_hosts, world_of
-
-STRANGERS = 1500
-LATER = "DIRECT=OS:plant\\private$\\later"
+from tests.support.host_world import START, WALL, Host, Wire, World, exchange, handshake, peer_of, world_of
 
 
 def _purge_outgoing(host: Host) -> None:
@@ -44,50 +41,6 @@ def _visit(world: World, host: Host, *peers: Peer) -> None:
     world.deliver(1 << 20)
     for wire in wires:
         wire.cut()
-
-
-def _give_up(world: World) -> None:
-    """Once in a second, and then in outcome."""
-    for _ in range(20):
-        world.pass_time(100)
-
-
-@pytest.mark.slow
-@pytest.mark.rule("B-435", "B-115")
-def test_peers_that_were_made_up_fill_nothing_and_block_nobody(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(max_ack_queues=300))
-    _quota(host, 0)
-    known = peer_of(1)
-    world = world_of([host], [])
-    known.send(b"refused")
-    _visit(world, host, known)  # its FinalAck waits for it
-    _quota(host, None)
-    honest, typo = peer_of(2), peer_of(3, "nowhere")
-    world.peers = [honest, typo]
-    for number in range(0, STRANGERS, 100):
-        strangers = [Peer((number + of + 1000).to_bytes(16, "big"), direct("nowhere")) for of in range(100)]
-        for stranger in strangers:
-            stranger.send(b"x")
-        _visit(world, host, *strangers)
-        if number % 300 == 0:
-            _give_up(world)
-            assert sum(queue.link is None for queue in host.manager.outgoing.returns) <= 300
-            honest.send(b"%d" % number)
-            typo.send(b"")
-            for _ in range(3):
-                exchange(world)
-                world.pass_time(600)
-            assert typo.is_settled
-            assert honest.is_settled
-    assert len(typo.rejected) == 5
-    assert host.content("line1") == [b"%d" % number for number in range(0, STRANGERS, 300)]
-    assert not any("session closed" in line for line in host.log)
-    assert sum("the oldest are given up" in line for line in host.log) >= 1
-    _give_up(world)
-    assert len(host.store.outgoing.messages()) <= 300
-    world.peers = [known]  # strangers went before one that has sent to a queue here
-    world.settle()
-    assert known.rejected == {1: 0x8003}
 
 
 @pytest.mark.rule("B-435")
@@ -245,36 +198,3 @@ def test_what_was_rejected_is_never_reported_as_stored_whatever_is_given_up(tmp_
     for message_id, message_class in peer.rejected.items():  # 0x8002: nobody knows
         assert message_id not in there or message_class == 0x8002
     host.store.close()
-
-
-@pytest.mark.rule("B-275", "B-426", "C-84", "B-435")
-def test_what_waited_in_a_backup_ends_although_the_final_acks_of_what_followed_were_given_up(tmp_path: Path) -> None:
-    """Nothing of the later sequence may be acknowledged, so no OrderAck tells that it has passed."""
-    world, receiver, sender = two_hosts(tmp_path)
-    with sender.client() as client:
-        old = client.send(LATER, b"1")
-    sender.back_up()
-    for _ in range(4):
-        exchange(world)
-        world.pass_time(500)
-    with sender.client() as client:
-        assert client.state(old.message_id).message_class == confirm.NACK_BAD_DST_Q
-        client.send(LATER, b"2")
-    world.pass_time(100)
-    world.collect()
-    world.deliver(1 << 20)
-    for wire in list(world.wires):
-        wire.cut()  # before its FinalAck is fetched
-    with receiver.client() as client:
-        for queue in client.store.outgoing.queues():
-            assert client.store.outgoing.request_purge(queue.identifier)
-    for _ in range(3):
-        receiver.manager.poll(world.now, world.wall + 1)
-    assert [row.limit for row in receiver.store.memory.incoming()] == [0]
-    sender.put_back(world)
-    for _ in range(80):
-        exchange(world)
-        world.pass_time(500)
-    with sender.client() as client:
-        said = client.state(old.message_id)
-    assert (said.answer, said.message_class, said.in_doubt) == (confirm.DISCARDED, 0x8002, True)

@@ -10,19 +10,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare
-from ordack.broker import outcome, sending
+from ordack.broker import sending
 from ordack.broker.acceptance import Batch
 from ordack.broker.message import Letter, Run, in_runs
 from ordack.broker.outcome import Outcomes
 from ordack.broker.sending import Sending, Sent, each
 from ordack.config.config import Config
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
-from ordack.store import Store, StoreBusy, StoreError
+from ordack.store import Store, StoreError
 
-from tests.support.command import set_numbers
 from tests.support.host_peer import body_of
 from tests.support.host_world import (
     HERE,
@@ -137,23 +135,6 @@ def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: P
     assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC002, True)
     assert receiver.store.outgoing.messages() == []
     assert sum("its FinalAck came too late" in line for line in sender.log) == 1
-
-
-@pytest.mark.rule("C-02", "B-400")
-def test_11_the_machine_can_ask_for_dead_lettering_always(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path, confirmation=_configured(xact_dead_letter_always=True))
-    set_numbers(sender.store, XactDeadLetterAlways=1)
-    _send(world, sender, ttrq=5)
-    _send(world, sender, PLAIN, delivery="recoverable", ttrq=5)  # the rule is for transactional ones
-    _seconds(world, 6, up=False)
-    assert _dead(sender) == [(0x8002, False)]
-    assert _dead(sender, DEAD_LETTER) == []
-    _send(world, sender, ttbr=60)
-    _seconds(world, 1)
-    [row] = receiver.store.messages.peek(receiver.store.queues.named("line1").identifier, 9)
-    message = parse.parse(row.packet)
-    assert isinstance(message, headers.UserMessage)
-    assert message.user.flags & core.USER_JN
 
 
 @pytest.mark.rule("C-04", "C-43", "C-45", "B-242", "B-393")
@@ -352,24 +333,6 @@ def test_messages_of_an_identity_that_is_gone_are_ended(tmp_path: Path) -> None:
     _send(world, sender, body=b"new")
     _seconds(world, 1)
     assert receiver.content("line1") == [b"new"]
-
-
-@pytest.mark.rule("C-33", "C-22", "B-076")
-@pytest.mark.parametrize("reached", [True, False])
-def test_a_restart_remembers_whether_anything_can_have_been_sent(tmp_path: Path, reached: bool) -> None:
-    world, _, sender = _hosts(tmp_path)
-    sent = _send(world, sender, dead_letter=True, ttrq=100, ttbr=5)
-    world.pass_time(50)
-    if reached:
-        world.connect_all()
-        for _ in range(8):
-            world.collect()
-            world.deliver(1 << 20)
-    sender.restart(world.now, snapshot=True)  # no session was closed in order
-    _seconds(world, 7, up=False)
-    assert _dead(sender) == ([] if reached else [(0xC003, False)])
-    _seconds(world, 5, up=False)
-    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC003, reached)
 
 
 # ---- bad input -------------------------------------------------------------------------------------
@@ -573,42 +536,6 @@ def test_what_has_expired_is_not_sent_nor_told_of_and_what_is_sent_is_told_of_be
 # ---- a store that fails for a while ----------------------------------------------------------------
 
 
-class _Busy:
-    """Another process holds the store; `with _Busy(host)`."""
-
-    def __init__(self, host: Host) -> None:
-        self.other = apsw.Connection(str(host.store.path))
-
-    def __enter__(self) -> None:
-        self.other.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, *exception: object) -> None:
-        self.other.execute("ROLLBACK")
-        self.other.close()
-
-
-@pytest.mark.rule("B-343", "B-287")
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_receive_that_could_not_end_is_before_the_next_one(host: Host, fails: bool) -> None:
-    with host.client() as client:
-        client.store._database.connection.set_busy_timeout(0)
-        for body in (b"1", b"2"):
-            client.send("line1", body)
-        queue = client.queue("line1")
-        receive = queue.receive()
-        receive.__enter__()
-        with _Busy(host):
-            if fails:
-                # what the application raises goes on, not what the store has to say
-                assert not receive.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
-            else:
-                with pytest.raises(StoreBusy):
-                    receive.__exit__(None, None, None)
-        for body in (b"1", b"2"):
-            with queue.receive() as message:
-                assert message.body == body
-
-
 @pytest.mark.rule("B-235")
 def test_an_order_ack_is_stored_with_what_comes_next(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
@@ -722,34 +649,3 @@ def test_acknowledgements_of_many_messages_settle_what_they_settle_one_by_one(tm
     together = _settled_by(sender, [answers])
     sender.put_back(world)
     assert together == _settled_by(sender, alone)
-
-
-def test_letters_that_are_alike_in_the_same_second_do_not_pass_for_those_of_another_store_or_setting(
-    tmp_path: Path,
-) -> None:
-    always = Config(confirmation=confirm.Settings(xact_dead_letter_always=True))
-    packets = []
-    for name, config in (("one", Config()), ("other", Config()), ("other", always)):
-        with Store(tmp_path / name, create=True, clock=lambda: WALL) as store, store.transaction():
-            sending = Sending(Outcomes(store, WALL, config))
-            sending.send(Letter(LINE1, b"x"))
-            sending.write()
-            packet, _ = store.outgoing.packet(store.outgoing.last_key())
-            user = outcome.parse(packet).user
-            packets.append((bytes(user.source_queue_manager) == store.guid, user.flags & core.USER_JN != 0))
-    assert packets == [(True, False), (True, False), (True, True)]
-
-
-@pytest.mark.parametrize("size", [10, 100_000])
-def test_a_letter_that_is_like_one_of_the_same_second_goes_to_the_queue_as_it_is_now(tmp_path: Path, size: int) -> None:
-    with Store(tmp_path, create=True, clock=lambda: WALL) as store:
-        for transactional in (True, False):
-            queue = store.queues.create("line1", transactional=transactional)
-            with store.transaction():
-                sending = Sending(Outcomes(store, WALL, Config()))
-                sent = sending.send(Letter("line1", bytes(size)))
-                sending.write()
-            [stored] = store.messages.peek(queue.identifier)
-            assert (sent.delivery == "transactional", len(stored.packet) > size) == (transactional, True)
-            store.messages.delete([stored.lookup_id])
-            store.queues.remove(queue.identifier)

@@ -19,7 +19,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ordack.client import Client
-from ordack.config.names import BadName, queue_name
 from ordack.store import Store, StoreBusy, StoreError, write_ahead
 from ordack.store.files import RECEIVE_LOCK, Locks, ReceiveLocks
 from ordack.store.look import ReadOnlyStore
@@ -196,16 +195,6 @@ def test_a_store_is_not_on_a_disk_of_another_machine(
         assert copy.usage() == 0
 
 
-@pytest.mark.parametrize("text", ["", "25 30 0:0 / / rw - nfs4 server:/ rw\n", None])
-def test_a_store_is_where_the_kernel_says_nothing_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
-) -> None:
-    monkeypatch.setattr(write_ahead, "MOUNTS", tmp_path / "mounts")
-    if text is not None:
-        (tmp_path / "mounts").write_text(text)
-    Store(tmp_path / "a" / "store", create=True).close()
-
-
 TestStoreMachine = pytest.mark.rule("B-287", "B-343", "B-340", "B-084")(StoreMachine.TestCase)
 TestStoreMachine.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 
@@ -227,45 +216,6 @@ def test_system_queues_exist_from_the_start_and_stay(tmp_path: Path) -> None:
                     client.delete_queue(name)
         with pytest.raises(QueueExists):
             store.queues.create("Order_Queue$", transactional=False)
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("line1", "line1"),
-        ("private$\\Line1", "Line1"),
-        ("PRIVATE$\\x", "x"),
-        ("a" * 124, "a" * 124),
-        ("\x7f!~", "\x7f!~"),
-        ("Halle 2", "Halle 2"),
-        ("sch\u00f6n", "sch\u00f6n"),
-    ],
-)
-def test_good_queue_names(text: str, name: str) -> None:
-    assert queue_name(text) == name
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "has 0 characters"),
-        ("private$\\", "has 0 characters"),
-        ("a" * 125, "has 125"),
-        ("a\tb", "'\\\\t'"),
-        ("a;b", "';'"),
-        ("a\\b", "\\\\"),
-        ("a+b", "'+'"),
-        ("a,b", "','"),
-        ('a"b', "'\"'"),
-        ("a\udc80", "not UTF-8"),
-        ("a\0", "\\\\x00"),
-        ("a\n", "\\\\n"),
-    ],
-)
-def test_bad_queue_names_say_what_is_wrong(text: str, reason: str) -> None:
-    with pytest.raises(BadName) as raised:
-        queue_name(text)
-    assert reason.replace("\\\\", "\\") in str(raised.value)
 
 
 def test_a_queue_made_again_does_not_get_the_old_identifier(tmp_path: Path) -> None:
@@ -311,28 +261,6 @@ def test_a_sequence_of_an_earlier_run_is_not_gone_on_with(tmp_path: Path) -> Non
         assert again.outgoing.number_in(queue, 500).record[1] > queue.record[1], "the run that began there has not"
 
 
-@pytest.mark.rule("B-056", "B-079", "B-099", "A-21", "A-22")
-def test_each_outgoing_queue_begins_with_a_later_time_stamp(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True) as store:
-        first = store.outgoing.queue("DIRECT=TCP:10.0.0.1\\private$\\a", 500)
-        second = store.outgoing.queue("DIRECT=TCP:10.0.0.1\\private$\\b", 400)
-        third = store.outgoing.queue("DIRECT=TCP:10.0.0.1\\private$\\c", 900)
-        assert [queue.record[1:] for queue in (first, second, third)] == [(500, 1, 0), (501, 1, 0), (900, 1, 0)]
-        assert len({queue.record[0] for queue in (first, second, third)}) == 3, "or 1 in 7e8"
-        assert store.outgoing.queue("direct=tcp:10.0.0.1\\PRIVATE$\\A", 9999) == first
-
-
-def test_a_change_of_another_process_is_noticed_and_an_own_one_is_not(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
-        store.changed()
-        store.queues.create("a", transactional=False)
-        assert not store.changed()
-        assert not store.wait(0.0)
-        other.queues.create("b", transactional=False)
-        assert store.wait(60.0)
-        assert not store.changed()
-
-
 def test_what_is_in_hand_is_known_to_all_and_free_when_its_owner_lets_go_or_dies(tmp_path: Path) -> None:
     dice = random.Random(8)
     database = tmp_path / "database"
@@ -364,23 +292,6 @@ def test_what_is_in_hand_is_known_to_all_and_free_when_its_owner_lets_go_or_dies
         one.close()
 
 
-@pytest.mark.rule("B-257", "B-258")
-def test_a_local_send_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
-    with Client(tmp_path, create=True) as client:
-        client.create_queue("tx", transactional=True)
-        client.create_queue("plain", transactional=False)
-        with pytest.raises(ValueError, match="is transactional"):
-            client.send("tx", b"", delivery="express")
-        with pytest.raises(ValueError, match="is not transactional"):
-            client.send("plain", b"", delivery="transactional")
-        with pytest.raises(NoSuchQueue):
-            client.send("DIRECT=OS:.\\private$\\none", b"")
-        with pytest.raises(BadName):
-            client.send("DIRECT=HTTP://x/y", b"")
-        client.send("DIRECT=OS:.\\private$\\PLAIN", b"1", priority=7)
-        assert [(m.priority, m.delivery) for m in client.queue("plain").peek()] == [(7, "recoverable")]
-
-
 # ---- what can be wrong with a store --------------------------------------------------------------
 
 
@@ -393,12 +304,6 @@ def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path)
     with pytest.raises(StoreError, match="another program"):
         Store(tmp_path, create=True)
     assert path.read_bytes() == before
-
-
-def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreError, match="cannot make the folder"):
-        Store(tmp_path / "file" / "store", create=True)
 
 
 def test_a_folder_that_cannot_be_written_is_reported() -> None:

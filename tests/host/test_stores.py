@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import shutil
 import signal
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -143,14 +140,6 @@ def test_no_backup_is_made_of_what_is_no_store_or_is_damaged(large: Path, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640])
-def test_a_backup_keeps_the_permissions_of_the_store(store: Path, tmp_path: Path, mode: int) -> None:
-    (store / FILE_NAME).chmod(mode)
-    as_json("backup", "--store", store, tmp_path / "b")
-    as_json("restore", tmp_path / "b", "--store", tmp_path / "again")
-    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "b", tmp_path / "again" / FILE_NAME)] == [mode] * 2
-
-
 def test_nobody_waits_for_a_backup_and_what_is_sent_meanwhile_is_not_in_it(large: Path, tmp_path: Path) -> None:
     """The backup stands still in the middle, while `serve` and an application work."""
     serve = Serve(large)
@@ -206,39 +195,6 @@ def test_a_disk_that_becomes_full_in_the_middle_leaves_nothing(large: Path, tmp_
     assert "cannot write" in errors
     assert "Traceback" not in errors
     assert sorted(tmp_path.iterdir()) == before
-
-
-@pytest.fixture
-def small_disk() -> Iterator[Path]:
-    """A file system of 16 MiB."""
-    folder = Path(tempfile.mkdtemp(prefix="ordack-disk-"))
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip("this process cannot mount a file system")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-    folder.rmdir()
-
-
-def test_no_backup_is_made_on_a_disk_without_room_nor_one_that_leaves_the_store_none(
-    large: Path, tmp_path: Path, small_disk: Path
-) -> None:
-    (small_disk / "other").write_bytes(bytes(8 << 20))
-    assert "free" in _refused("needed", "backup", "--store", large, small_disk / "b")
-    as_json("backup", "--store", large, tmp_path / "b")
-    _refused("needed", "restore", tmp_path / "b", "--store", small_disk / "store")
-    assert [path.name for path in small_disk.iterdir()] == ["other"]
-    (small_disk / "other").unlink()
-    with Client(small_disk / "store", create=True) as client:
-        client.create_queue("line1", transactional=False)
-        for _ in range(75):
-            client.send("line1", BODY)
-    text = _refused("", "backup", "--store", small_disk / "store", small_disk / "b")
-    assert "the store on the same disk would be left without room" in text
-    assert [path.name for path in small_disk.iterdir()] == ["store"]
-    assert as_json("backup", "--store", small_disk / "store", tmp_path / "b2")[0]["messages"] == 75
 
 
 # ---- restore ----------------------------------------------------------------------------------------
@@ -340,11 +296,6 @@ def test_what_is_no_whole_backup_is_not_restored(
     assert not again.exists()
 
 
-def test_the_file_of_a_store_that_nobody_has_open_is_restored_too(store: Path, tmp_path: Path) -> None:
-    as_json("restore", store / FILE_NAME, "--store", tmp_path / "again")
-    assert _bodies(tmp_path / "again") == [b"0", b"1", b"2"]
-
-
 def test_the_file_of_a_store_in_use_is_no_backup(store: Path, tmp_path: Path) -> None:
     with Client(store) as client:
         client.send("line1", b"in the log")
@@ -365,30 +316,7 @@ def test_a_restore_that_is_killed_in_the_middle_is_done_again(large: Path, tmp_p
     assert [path.name for path in again.iterdir()] == [FILE_NAME]
 
 
-def test_what_was_in_an_unfinished_receive_when_the_backup_was_made_is_available(store: Path, tmp_path: Path) -> None:
-    with Client(store) as client, client.queue("line1").receive_batch(2) as messages:
-        assert len(messages) == 2
-        as_json("backup", "--store", store, tmp_path / "b")
-    as_json("restore", tmp_path / "b", "--store", tmp_path / "again")
-    assert _bodies(store) == [b"2"]
-    received = ordack("receive", "--store", tmp_path / "again", "line1", "--all", "--json").stdout.splitlines()
-    assert [json.loads(line)["body"] for line in received] == ["0", "1", "2"]
-
-
 # ---- check --------------------------------------------------------------------------------
-
-
-def test_a_check_says_what_is_in_a_store_and_that_it_is_whole_while_it_is_served(store: Path) -> None:
-    serve = Serve(store)
-    try:
-        (found,) = as_json("store", "check", "--store", store)
-    finally:
-        serve.stop()
-    assert found["whole"]
-    assert found["problems"] == []
-    assert [found[name] for name in ("messages", "outgoing", "queues", "format_version")] == [3, 2, 1, FORMAT_VERSION]
-    shown = ordack("store", "check", "--store", store).stdout
-    assert f"{store}: whole, 3 messages in 1 queue, 2 messages on the way to others" in shown
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mqqb import guids
 from ordack.api.remote import Access
 from ordack.client import Client, Empty, Letter, Message, Reject
 from ordack.config.names import DEAD_XACT
-from ordack.store import StoreError, StoreFull
 from ordack.store.queues import NoSuchQueue
 
 from tests.support.command import DEADLINE_S, serve_applications
-from tests.support.host_world import two_hosts
 
 AWAY = "DIRECT=OS:plant\\private$\\line1"
 
@@ -108,14 +105,6 @@ def _reject_both(_client: Client, *_messages: Message) -> None:
     raise Reject
 
 
-def test_a_transaction_without_anything_in_it_does_nothing(client: Client) -> None:
-    with client.transaction() as transaction:
-        assert transaction.receive_batch("line1", 5) == []
-    assert transaction.sent == []
-    assert client.send_many([]) == []
-    client.send("plain", b"x")
-
-
 @pytest.mark.rule("B-317", "B-318")
 def test_many_letters_are_sent_in_their_order_and_numbered_without_a_gap(client: Client) -> None:
     letters = [
@@ -131,44 +120,6 @@ def test_many_letters_are_sent_in_their_order_and_numbered_without_a_gap(client:
     assert len({one.message_id for one in sent}) == 120
     message = next(client.queue("line1").peek())
     assert (message.tx_sequence_id, message.tx_sequence_number) == (sent[0].tx_sequence_id, 1)
-
-
-def test_one_letter_that_does_not_fit_sends_none(client: Client, own: Client) -> None:
-    own.order("set_quota", "plain", 1000)
-    with pytest.raises(StoreFull, match="quota of 1000 bytes"):
-        client.send_many([Letter("line1", b"1"), *[Letter("plain", bytes(300)) for _ in range(3)]])
-    assert _bodies(client, "line1") == _bodies(client, "plain") == []
-    client.send_many([Letter("plain", bytes(300))])
-
-
-def test_letters_that_differ_in_one_property_are_not_taken_for_each_other(own: Client) -> None:
-    basis = Letter("plain", b"body")
-    others = [
-        basis._replace(**{name: value})  # type: ignore[arg-type]
-        for name, value in {
-            "body": b"other", "label": "l", "priority": 5, "delivery": "express", "ttrq": 9, "ttbr": 9, "journal": True,
-            "dead_letter": True, "correlation_id": bytes(range(20)), "response_queue": "plain", "body_type": 8,
-            "application_tag": 7, "extension": b"e", "destination": "DIRECT=OS:.\\private$\\plain",
-        }.items()
-    ]  # fmt: skip
-    own.send_many([letter for other in others for letter in (basis, other)])
-    together = sorted(own.queue("plain").peek(), key=lambda message: message.message_id)
-    for letter in (letter for other in others for letter in (basis, other)):
-        own.send_many([letter])
-    alone = sorted(own.queue("plain").peek(), key=lambda message: message.message_id)[len(together) :]
-    assert [_without_place(message) for message in together] == [_without_place(message) for message in alone]
-    assert len({_without_place(message) for message in together}) == len(others)  # two names of one queue are the same
-
-
-def _without_place(message: Message) -> str:
-    shown = {key: value for key, value in message.as_json().items() if key not in VARYING}
-    user, properties = message.content.user, message.content.properties
-    return repr(
-        (shown, user.flags, user.time_to_be_received, message.content.base.time_to_reach_queue, properties.flags)
-    )
-
-
-VARYING = ("message_key", "message_id", "sent_time", "arrived", "lookup_id")
 
 
 def test_a_message_has_what_its_sender_gave_it_and_can_be_answered(client: Client, own: Client) -> None:
@@ -258,36 +209,3 @@ def test_who_waits_for_an_answer_gets_no_other_message(client: Client, store: Pa
         assert answer.body == b"answer"
     sender.join()
     assert _bodies(client, "plain") == [b"other"]
-
-
-def test_an_answer_goes_back_to_the_queue_manager_that_the_question_came_from(tmp_path: Path) -> None:
-    world, receiver, sender = two_hosts(tmp_path)
-    with sender.client() as client:
-        client.send(AWAY, b"?", response_queue="plain")
-        identifier = client.queue("plain").identifier
-    world.settle(lambda: receiver.content("line1") == [b"?"])
-    with receiver.client() as client, client.queue("line1").receive() as question:
-        expected = f"PRIVATE={guids.guid_text(sender.store.guid)[1:-1]}\\{identifier:08x}"
-        assert question.response_queue is not None
-        assert question.response_queue.lower() == expected.lower()
-        client.reply(question, b"!", delivery="recoverable")
-    world.settle(lambda: sender.content("plain") == [b"!"])
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"correlation_id": b"short"}, "has 5 bytes; it has 20"),
-        ({"application_tag": -1}, "application tag is -1"),
-        ({"body_type": 1 << 32}, "body type is 4294967296"),
-        ({"response_queue": "system$;journal"}, "takes no answers"),
-        ({"response_queue": "WHAT=ever"}, "WHAT"),
-    ],
-)
-def test_a_property_that_no_message_can_have_is_named(own: Client, wrong: dict[str, object], words: str) -> None:
-    own.send("plain", b"x")
-    with pytest.raises((ValueError, StoreError), match=words):
-        own.send("plain", b"x", **wrong)
-    with pytest.raises(TypeError, match="it has to be bytes: encode it"):
-        own.send("plain", "text")  # type: ignore[arg-type]
-    assert _bodies(own, "plain") == [b"x"]
