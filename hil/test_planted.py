@@ -80,7 +80,7 @@ PLANTED = {
         is_at_manager=True,
     ),
     "compaction loses one message": Planted(
-        *("firmware/ordack/node/outbox.py", "import Aside", "_copy(opened, owner, some)"),
+        *("firmware/ordack/node/outbox.py", "some_of(", "_copy(opened, owner, some)"),
         "log.drop(some.pop()); _copy(opened, owner, some)",
         max_size=None,
     ),

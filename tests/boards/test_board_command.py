@@ -606,7 +606,7 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     segment.write_bytes(data.replace(b"given up", b"given uq"))
     damaged = told()
     assert damaged["damage"].verdict == "warning"
-    assert re.match(r"00000001\.log at byte \d+: a byte was changed", damaged["damage"].text)
+    assert re.match(r"00000001\.log at byte \d+: a bit was changed", damaged["damage"].text)
     assert damaged["outbox"].values["messages"] == 3
     segment.write_bytes(bytes(len(data)))
     (lost,) = told().values()

@@ -105,7 +105,6 @@ class Cutter:
     far, `writes`, `refused` messages.
     """
 
-    @power.skipping
     def __init__(
         self,
         kind,
@@ -146,7 +145,6 @@ class Cutter:
             raise
         self.flash.before = self.cut
 
-    @power.skipping
     def run(self, actions):
         """So many actions of the workload; fewer if the limit comes first. Returns the number of cuts."""
         try:
@@ -222,7 +220,6 @@ class _Death:
         return True
 
 
-@power.skipping
 def many_lives(kind, seed, lives, **options):
     """One life after the other on the same flash. Each ends at some write: it does not happen, or half of it, and the
     power is off; or the flash fails, and the application tries on for a while.

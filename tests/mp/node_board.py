@@ -13,8 +13,10 @@ PEER = bytes(range(100, 116))
 
 def aside(node, queue):
     """MessageIDs of what is stored while its fate is open."""
-    some = node.outcomes.aside()
-    return [found[3][2] for number in sorted(queue.logged.aside) for found in some.walk(queue.logged, number)]
+    some = node.outbox.flash_only
+    found = [found for number in sorted(queue.logged.flash_only) for found in some.walk(queue.logged, number)]
+    restored = [some.restored(queue.logged, one) for one in found]
+    return [one.handle.message_id for one in restored if one.is_open]
 
 
 class Board:

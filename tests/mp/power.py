@@ -8,7 +8,7 @@ import errno
 from array import array
 
 from mqqb import confirm, core
-from ordack.node import deferred, log, outbox, recall, replay, sources
+from ordack.node import log, outbox, replay, sources
 
 log.jump = bytes  # MessageIDs and sequences go on as if there had been no start; jumps have tests of their own
 CONFIRMATION = confirm.Settings()
@@ -21,22 +21,6 @@ KEEP_SYNCED = "synced"  # only what was synced
 TEAR = "tear"  # something in between, with garbage behind it
 KILL = "kill"  # the process died, not the machine: all can be read, but what was not synced is not durable yet
 WAYS = (KEEP_ALL, KEEP_SYNCED, TEAR, KILL)
-
-
-def skipping(function):
-    """Meanwhile starts skip what they can, also where segments are tiny, and segments end early."""
-
-    def run(*arguments, **options):
-        before = deferred.LOG_SHARE, deferred.SEGMENT_SHARE, deferred.TAKEN_MIN
-        deferred.LOG_SHARE, deferred.SEGMENT_SHARE, deferred.TAKEN_MIN = 8, 1, 5
-        deferred.ASIDE_SHARE = 1
-        try:
-            return function(*arguments, **options)
-        finally:
-            deferred.LOG_SHARE, deferred.SEGMENT_SHARE, deferred.TAKEN_MIN = before
-            deferred.ASIDE_SHARE = 4
-
-    return run
 
 
 class PowerCut(BaseException):
@@ -371,7 +355,7 @@ class World:
         tables = {name: [] for name in NAMES}
         # All of them, as a start with memory for them would find them.
         every = log.Log(disk, 0, 0, 1024, None)
-        more = [queue for queue in self.outbox.queues if queue.deferred or queue.aside]
+        more = [queue for queue in self.outbox.queues if queue.flash_only]
         found = replay.recover(every) if more or self.dice.below(4) == 0 else self.outbox
         every = self.outbox.log if found is self.outbox else every
         packets = [bytes(every.load(restored.handle)) for restored in found.restored]
@@ -421,14 +405,16 @@ class World:
     def _check_memory(self):
         """Of each queue no more is in memory than there was, and what is on the flash only is behind it."""
         warm = {restored.handle.message_id: restored for restored in self.outbox.restored}
-        some = recall.Aside(self.outbox.log, self.outbox.queues, log.Stored)
+        some = self.outbox.flash_only
         for name in NAMES:
             queue = self.outbox.queue(name)
             stored = {}
-            for number in queue.aside:
+            for number in queue.flash_only:
                 for found in some.walk(queue, number):
-                    assert found[3][2] not in stored, "it is aside twice"
-                    stored[found[3][2]] = bytes(some.restored(queue, found).handle.record)
+                    restored = some.restored(queue, found)
+                    if restored.is_open:
+                        assert found[3][2] not in stored, "it is open twice"
+                        stored[found[3][2]] = bytes(restored.handle.record)
             kept = 0
             for sent in self.tables[name]:
                 sent.is_aside = sent.facts[1] in stored
@@ -449,8 +435,8 @@ class World:
                     assert sent.handle.record[confirm.STATE] in (ord("X"), ord("J")), "out of turn"
         assert not warm, "it is in memory, and a start with more memory does not find it"
         segments = self.outbox.log.segments
-        there = [sent for name in NAMES for sent in self.tables[name] if sent.is_aside]
-        assert sum(segment.aside for segment in segments) == len(there), "what is aside is not counted"
+        there = [sent for name in NAMES for sent in self.tables[name] if sent.is_aside or sent.is_cold]
+        assert sum(segment.flash_only for segment in segments) == len(there), "what is on the flash is not counted"
 
     def _warm(self, sent, restored):
         """The message is in memory from now on."""
@@ -471,17 +457,17 @@ class World:
             return
         room = self.hold - len([sent for sent in table if not sent.is_cold and not sent.is_aside])
         if room > 0:
-            found = [self.outbox.more(queue) for _ in cold[: 1 + self.dice.below(room)]]
+            found = [self.outbox.flash_only.next(queue) for _ in cold[: 1 + self.dice.below(room)]]
             assert [one.handle.message_id for one in found] == [sent.facts[1] for sent in cold[: len(found)]]
             for sent, restored in zip(cold, found):
                 self._warm(sent, restored)
             del cold[: len(found)]
         if cold and self.dice.below(3) == 0:
             sent = cold[self.dice.below(len(cold))]
-            self._warm(sent, self.outbox.find(queue, sent.facts[1]))
+            self._warm(sent, take_back(self.outbox, queue, sent.facts[1]))
             self.found += 1
             self.change([sent], "failed", 0x8001)
-            assert self.outbox.find(queue, sent.facts[1]) is None, "it was found twice"
+            assert self.outbox.flash_only.find(queue, sent.facts[1]) is None, "it was found twice"
 
     def check_cut(self, how, partial):
         """Would everything be there if the power went now? Does not change this world."""
@@ -699,7 +685,6 @@ def cuts_within(data, stride):
         yield TEAR, bytes(data[:size])
 
 
-@skipping
 def every_cut(seed, actions, stride=1, **options):
     """Run a workload; at every change of the disk, and at every stride-th byte of it, see what a cut there leaves.
 
@@ -720,7 +705,6 @@ def every_cut(seed, actions, stride=1, **options):
     return cuts[0]
 
 
-@skipping
 def many_lives(seed, lives, errors=True, **options):
     """A workload that is cut again and again, at random places, and each time goes on from what was left.
 
@@ -784,10 +768,9 @@ def put(box, body, name=NAMES[0], journal=0):
 
 
 def take_back(box, queue, message_id):
-    """Take a message whose fate is open into memory."""
-    some = recall.Aside(box.log, box.queues, log.Stored)
-    restored = some.find(queue, message_id)
-    some.attach(restored)
+    """Take a message from the flash into memory."""
+    restored = box.flash_only.find(queue, message_id)
+    box.flash_only.attach(restored)
     return restored
 
 

@@ -314,7 +314,7 @@ async def test_an_older_sequence_is_gone_for_good_before_a_newer_one_is_sent() -
                     for restored in box.restored
                     if restored.queue.name == name and restored.handle.message_id < 3
                 ]
-                + [confirm.O] * bool(box.queue(name).aside)
+                + [confirm.O] * bool(box.queue(name).open)
             )
 
     plant.destination.seen = seen

@@ -135,7 +135,7 @@ class Backlog:
         for restored in commits.outbox.restored:
             self._take(restored)
         commits.outbox.restored = []
-        self.deadlines.expect_aside()
+        self.deadlines.expect_open()
 
     def refill(self) -> bool:
         """Take messages from the flash, where few of a queue are left in memory. False: there is no memory for more.
@@ -174,7 +174,7 @@ class Backlog:
                 continue
             share = self._share()
             while logged.deferred and queue.held() < share:
-                self._coming = self.commits.outbox.more(logged)
+                self._coming = self.commits.outbox.flash_only.next(logged)
                 if self._coming is not None:
                     self._take_coming(self._coming)
                 if self.commits.outbox.log.gaps:
@@ -204,7 +204,7 @@ class Backlog:
             message,
             message.message_id,
             bool(restored.flags & log.RECOVERABLE),
-            False,  # nothing waits in the stream for its FinalAck: what is stored leaves it (aside.py)
+            False,  # nothing waits in the stream for its FinalAck: what is stored leaves it (flash_only.py)
             restored.tx_sequence_id,
             restored.tx_sequence_number,
         )

@@ -37,12 +37,10 @@ VERSION = const(1)  # of the format
 MAGIC = b"ORDK"
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
 # next MessageID, next arrival, highest TimeStamp, starts, sources, flags of the start, GUID; the queues and the sources
-# follow, then for each queue how much of it the log has had, then a CRC of all before it
+# follow, then a CRC of all before it
 HEADER = const("<4sHHIIIIIIIIHH16s")
 HEADER_BYTES = const(60)
 VERSION_BYTES = const(12)  # this part of the header is the same in every version
-TOTAL_BYTES = const(8)  # of LoggedQueue.total,
-TOTAL_MASK = const(0x3FFFFFFF)  # whose counts begin anew after that: a board has no larger number without taking memory
 
 AHEAD = "numbers were acknowledged that were never given: this outbox is an old copy, was erased, or has a twin (B-426)"
 NO_MEMORY = "not enough memory: it tries again with fewer messages"
@@ -53,15 +51,10 @@ STATE = const(0xB2)
 QUEUE = const(0xB3)
 STARTED = const(0xB4)
 COPY = const(0xB5)  # as MESSAGE, of one whose first place is given up
-OUT_OF_TURN = const(0xB6)  # as STATE, of a message that ends before those in front of it are taken from the flash
 ARRIVAL = const(0xC1)  # the same four of what was received
 ARRIVAL_STATE = const(0xC2)
 SOURCE = const(0xC3)
 ARRIVAL_COPY = const(0xC5)
-PLACE = const(0xD1)  # of a snapshot (deferred.py): where the messages of a queue begin that are on the flash only,
-KEPT = const(0xD2)  # messages and arrivals in memory,
-SNAPSHOT = const(0xD3)  # and its end
-ASIDE = const(0xD4)  # messages of a queue in a segment that are stored, and their fate is open (aside.py)
 AFTER_SYNC = const(0x08)  # flag of a record's type: everything before it was durable when it was written
 RECORD_BYTES = const(8)  # CRC; type and length
 # After those: queue or source, flags, number; then
@@ -92,14 +85,6 @@ HELD = const(0x80)  # of a record's MARKS, the node's: TTBR is over, it is not t
 
 RECEIVED = const(0x52)  # states of an arrival: waiting for the application,
 TAKEN = const(0x54)  # taken, and a FinalAck is still owed; then confirm.GONE
-
-# Of a snapshot. Queue, 0, segment, offset, first, last, deferred, bytes (as of LoggedQueue); MessageIDs that have ended
-PLACE_PREFIX = const("<HHIIIIII")
-PLACE_PREFIX_BYTES = const(28)
-ENTRY = const("<IIIBBHI")  # MessageID, segment, offset, state, marks, class, T0
-ENTRY_BYTES = const(20)
-ASIDE_PREFIX = const("<IHH")  # segment, queue, 0; then as LoggedQueue.aside
-ASIDE_PREFIX_BYTES = const(8)
 
 _ZEROS_BYTES = const(512)
 _PIECE_BYTES = const(128)  # what is read later passes through so much
@@ -155,7 +140,6 @@ class Files:
     bytes_max = 0  # so many bytes all files may have together; 0: nobody knows
     unit = 1  # a file takes a whole number of so many bytes
     blank = b"\0"  # what stands where nothing was written yet, in files that do not grow
-    mended: "list[tuple[str, int, int]]"  # as the log's, of which these are the files
 
     def __init__(self, folder: str, fixed: "bool | None" = None) -> None:
         self.folder = folder
@@ -352,10 +336,10 @@ class Stored:
 class Restored:
     """A message that has been taken from the log: what its owner's table needs.
 
-    `sent`: it may have been transmitted, whatever the state in its record is.
+    `sent`: it may have been transmitted, whatever the state in its record is. `is_open`: see flash_only.py.
     """
 
-    __slots__ = ("flags", "handle", "queue", "sent", "tx_sequence_id", "tx_sequence_number")
+    __slots__ = ("flags", "handle", "is_open", "queue", "sent", "tx_sequence_id", "tx_sequence_number")
 
     def __init__(
         self, queue: "LoggedQueue", handle: Stored, flags: int, tx_sequence_id: int, tx_sequence_number: int
@@ -365,7 +349,7 @@ class Restored:
         self.flags = flags
         self.tx_sequence_id = tx_sequence_id
         self.tx_sequence_number = tx_sequence_number
-        self.sent = False
+        self.sent = self.is_open = False
 
 
 _NONE: "list[Stored]" = []  # handles of each segment that never had one: a list of its own takes memory
@@ -373,11 +357,11 @@ _NONE: "list[Stored]" = []  # handles of each segment that never had one: a list
 
 class Segment:
     """One file of the log: `size` in bytes that count, of which it began with `base`, `space` in bytes of a file that
-    does not grow; `seed` of its CRCs. `handles` of the messages in it that are in memory, and the numbers of those
-    that are `deferred` and `aside`; all of them take `live` bytes.
+    does not grow; `seed` of its CRCs. `handles` of the messages in it that are in memory, and the number of those
+    that are on the `flash_only`; all of them take `live` bytes.
     """
 
-    __slots__ = ("aside", "base", "deferred", "handles", "live", "name", "number", "seed", "size", "space")
+    __slots__ = ("base", "flash_only", "handles", "live", "name", "number", "seed", "size", "space")
 
     def __init__(self, number: int, seed: int, size: int, space: int) -> None:
         self.number = number
@@ -386,8 +370,7 @@ class Segment:
         self.size = self.base = size
         self.space = space
         self.handles = _NONE
-        self.deferred = self.aside = 0
-        self.live = 0
+        self.flash_only = self.live = 0
 
     def bytes(self) -> int:
         """Bytes of the file."""
@@ -395,7 +378,7 @@ class Segment:
 
     def is_needed(self) -> bool:
         """Is anything in it kept?"""
-        return bool(self.handles or self.deferred or self.aside)
+        return bool(self.handles or self.flash_only)
 
     def add(self, handle: Stored) -> None:
         """To the handles."""
@@ -444,31 +427,24 @@ class LoggedQueue:
     """A destination queue in the log. `record`: its stream's counters after the last message (mqqb_outgoing). `guid`:
     the begin of the GUID of the queue manager for which its messages are; zeros before one has answered.
 
-    `total`: so many messages of it the log has had, in so many bytes, each modulo 2**30; then, if `touched`, what is
-    durable of that. `deferred`: so many of them are on the flash only, all behind those in memory. The first one stands
-    at `cursor` and `offset`, or behind that; `first` is a MessageID not behind its own, `last` that of the last one.
-    `ended`: MessageIDs of those behind there that have ended out of turn. `bytes` of these and those.
-    `aside`: by the numbers of segments, those in front of all these that are stored while their fate is open; `near`:
-    segment and offset of the one that was looked for last (aside.py).
+    `flash_only`: by the numbers of segments, its messages that are on the flash only (flash_only.py). So many of them
+    are `deferred`: they wait behind those in memory, from the segment `cursor` and `offset` on. The others are `open`.
+    `near`: segment and offset of the one that was looked for last.
     """
 
     __slots__ = (
-        "aside",
         "before",
-        "bytes",
         "cursor",
         "deferred",
-        "ended",
-        "first",
+        "flash_only",
         "guid",
         "index",
-        "last",
         "name",
         "near",
         "noted",
         "offset",
+        "open",
         "record",
-        "total",
         "touched",
     )
     is_replaced = False
@@ -481,65 +457,14 @@ class LoggedQueue:
         self.record = self.noted = record
         self.before = array("I", record)  # what is durable of `noted`, if `touched`
         self.touched = False
-        self.total = array("I", (0, 0, 0, 0))
-        self.deferred = self.bytes = 0
-        self.cursor: "Segment | None" = None
-        self.offset = self.first = self.last = 0
-        self.ended: "set[int]" = set()
-        self.aside: "dict[int, bytearray]" = {}
+        self.flash_only: "dict[int, bytearray]" = {}
+        self.deferred = self.open = self.cursor = self.offset = 0
         self.near = 0, 0
 
-    def defer(self, message_id: int, segment: Segment, offset: int, size: int) -> None:
-        """The message that stands there, size bytes with its head, is not kept in memory."""
-        if not self.deferred:
-            self.ended.clear()
-            self.bytes = 0
-            self.cursor = segment
-            self.offset = offset
-            self.first = message_id
-        self.last = message_id
-        self.deferred += 1
-        self.bytes += size
-        segment.deferred += 1
-        segment.live += size
-
-    def count(self, size: int) -> None:
-        """The log has another message of it, size bytes with its head."""
-        total = self.total
-        total[0] = total[0] + 1 & TOTAL_MASK
-        total[1] = total[1] + size & TOTAL_MASK
-
-    def touch(self) -> None:
-        """What is about to change is durable as it is."""
-        core.copy_words(self.before, self.noted)
-        total = self.total
-        total[2] = total[0]
-        total[3] = total[1]
-
     def restore(self) -> None:
-        """What has changed since `touch` does not count."""
+        """What has changed since it was touched does not count."""
         self.touched = False
         core.copy_words(self.noted, self.before)
-        total = self.total
-        total[0] = total[2]
-        total[1] = total[3]
-
-    def recall(self, message_id: int, segment: Segment, size: int) -> None:
-        """The last message that was deferred is given up: it was never durable."""
-        self.last = message_id - 1 & 0xFFFFFFFF
-        self.deferred -= 1
-        self.bytes -= size
-        segment.deferred -= 1
-        segment.live -= size
-
-    def may_defer(self, message_id: int) -> bool:
-        """May the message be among those that are deferred?"""
-        return (
-            self.deferred > 0
-            and not is_after(self.first, message_id)
-            and not is_after(message_id, self.last)
-            and message_id not in self.ended
-        )
 
 
 class Log:
@@ -559,8 +484,7 @@ class Log:
         self.segments: "list[Segment]" = []  # the last one is written
         self.gaps: "list[tuple[str, int, int]]" = []  # what the start could not read: file, begin, end
         self.bytes_written = 0
-        self.mended: "list[tuple[str, int, int]]" = []  # flipped bits: file, place, mask
-        files.mended = self.mended
+        self.mended: "list[tuple[str, int, int]]" = []  # bits that the start found flipped: file, place, mask
         self.damage: "list[str]" = []  # what could not be read as it was written, a sentence each
         self.missing: "list[int]" = []  # MessageIDs of what could not be; 0: of some it is not known
         self.is_ended = False  # nothing may be appended to the current segment any more
@@ -647,6 +571,16 @@ class Log:
             yield self.piece[:count]
             offset += count
             left -= count
+
+    def leave_out(self, segment: Segment, begin: int, end: int) -> None:
+        """What stands there in a segment cannot be read."""
+        self.gaps.append((segment.name, begin, end))
+        self.damage.append("{} at byte {}: {} bytes cannot be read".format(segment.name, begin, end - begin))
+
+    def miss(self, message_id: int) -> None:
+        """A message stood in what cannot be read."""
+        self.missing.append(message_id)
+        self.damage.append("message {} cannot be read, and is not known to have ended".format(message_id))
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -786,7 +720,7 @@ class Log:
             number = self.segments[-1].number + 1
             last = self.segments[-1].size
         things = list(queues) + list(sources)
-        size = header_size(things, len(queues))
+        size = header_size(things)
         out = self.out
         counts = len(queues), size, number, first, last
         self.is_ended = True  # from here on the files' tail is not the current segment
@@ -804,13 +738,6 @@ class Log:
                 count = self.put_counters(fill + 2, thing)
                 struct.pack_into("<H", out, fill, count)
                 fill += 2 + count
-            for queue in queues:
-                if fill + TOTAL_BYTES + 4 > len(out):
-                    seed = crc32(self.out[:fill], seed)
-                    self.files.append(out, fill)
-                    fill = 0
-                core.put_words(out, fill, queue.total, 0, 2)
-                fill += TOTAL_BYTES
             seed = crc32(self.out[:fill], seed)
             struct.pack_into("<I", out, fill, seed)
             self.files.append(out, fill + 4)
@@ -928,9 +855,9 @@ def _unreadable(handle: Stored) -> OutboxDamaged:
     return OutboxDamaged(handle.segment.name, handle.offset, "a message cannot be read back")
 
 
-def header_size(things: "list[Any]", queues: int) -> int:
+def header_size(things: "list[Any]") -> int:
     """Bytes of the header of a segment that has the counters of these queues and sources."""
-    size = HEADER_BYTES + 4 + queues * TOTAL_BYTES
+    size = HEADER_BYTES + 4
     for thing in things:
         size += 2 + QUEUE_PREFIX_BYTES + len(thing.guid) + len(thing.name.encode()) - thing.skip
     return size

@@ -277,13 +277,10 @@ class Node:
                 message = queue.followed.get(message_id)
             if message is None:
                 self.commits.commit_now()
-                seen: "Any" = self.outbox.waiting.look_at(queue.logged, message_id)
-                if seen is None:
-                    restored = self.outcomes.find_aside(queue, message_id)
-                    seen = None if restored is None else restored.handle
-                if seen is not None:
-                    message = queue.followed[message_id] = seen
-                    seen.elsewhere = queue
+                restored: "Any" = self.outbox.flash_only.find(queue.logged, message_id)
+                if restored is not None:
+                    message = queue.followed[message_id] = restored.handle
+                    message.elsewhere = queue
         return message
 
     def dead_letters(self) -> "list[Message]":
@@ -301,8 +298,8 @@ class Node:
         """
         message = message.known()
         if message.record[confirm.STATE] == confirm.O and message.queue is not None:
-            aside: "Any" = self.outcomes.find_aside(self._queues[message.queue.index], message.message_id)
-            message = message if aside is None else aside.handle
+            restored: "Any" = self.outbox.flash_only.find(message.queue, message.message_id)
+            message = message if restored is None else restored.handle
         data = bytearray(message.size)
         self.commits.packets.load(message, memoryview(data))
         from mqqb import parse  # not before a program reads one

@@ -12,7 +12,7 @@ import sys
 from array import array
 
 from mqqb import confirm, const, core
-from ordack.node import deferred, log
+from ordack.node import flash_only, log
 from ordack.node.unsynced import Marks, Register
 
 TYPE_CHECKING = const(0)
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
-_AT_ONCE = const(16)  # so many messages that are aside are in memory while they are copied
+_AT_ONCE = const(16)  # so many messages that are on the flash only are in memory while they are copied
 _CLOSED_MAX = const(2048)  # so many bytes a close leaves in a file that grows, if nothing in it is kept
 
 
@@ -85,8 +85,6 @@ class Outbox:
         self._unsynced: "list[log.Stored]" = []  # messages and arrivals that are not durable, in the order of the log
         self._deferred: "list[log.Stored]" = []  # those of them that are not kept in memory
         self.copied: "list[tuple[log.Stored, int, log.Segment]]" = []  # and where; not durable
-        self._taken = 0  # so many messages were taken from the flash since this segment began
-        self._taken_max = max(hold, deferred.TAKEN_MIN)  # that is how many a start takes again
         self._marks = Marks(opened)
         try:
             found = _recover(opened, guid, hold, handle, arrival)
@@ -95,7 +93,7 @@ class Outbox:
             self._last_message_id = found.last_message_id  # the last before that
             self.next_arrival = found.next_arrival
             self.queues = found.queues
-            self.waiting = deferred.Deferred(opened, found.queues, handle)
+            self.flash_only = flash_only.FlashOnly(opened, found.queues, handle)
             self.sources = found.sources
             self.restored = found.restored
             self.arrivals = len(found.arrivals)  # arrivals that are kept
@@ -119,7 +117,7 @@ class Outbox:
     @property
     def live(self) -> int:
         """Messages that are kept, in memory or on the flash only."""
-        return sum([len(one.handles) + one.deferred + one.aside for one in self.log.segments]) - self.arrivals
+        return sum([len(one.handles) + one.flash_only for one in self.log.segments]) - self.arrivals
 
     @property
     def last_message_id(self) -> int:
@@ -143,35 +141,6 @@ class Outbox:
         """
         self._time_stamp = max(self._time_stamp + 1, now or self.starts << _STARTS_SHIFT)
         return self._time_stamp
-
-    def more(self, queue: log.LoggedQueue) -> "log.Restored | None":
-        """Take one of the deferred messages of a queue into memory, that which is sent first. None: none can be read.
-
-        Nothing may be logged and not durable. Raises OutboxDamaged, OSError.
-        """
-        assert not self._unsynced
-        return self._is_taken(self.waiting.next(queue))
-
-    def find(
-        self, queue: log.LoggedQueue, message_id: int, where: "tuple[int, int] | None" = None
-    ) -> "log.Restored | None":
-        """Take a deferred message into memory out of turn, for it is about to end. None: the queue has not deferred it.
-
-        where: its position, if a MessageID is not enough. As `more`. `change` has to follow.
-        """
-        assert not self._unsynced
-        return self._is_taken(self.waiting.take(queue, message_id, where))
-
-    def _is_taken(self, restored: "log.Restored | None") -> "log.Restored | None":
-        """A message has come into memory. After some the next segment begins, unless that would leave much space."""
-        if restored is not None:
-            self._taken += 1
-            opened = self.log
-            segment = opened.segments[-1]
-            if self._taken >= self._taken_max and opened.size + opened.segment_size <= opened.bound:
-                # Where files do not grow, what is left of its space is lost.
-                opened.is_ended = opened.is_ended or 2 * segment.size >= segment.space
-        return restored
 
     def may_have_been_sent(self, message_id: int) -> bool:
         """Of one that was deferred: where it stood before this start, nobody knows how far an earlier one got."""
@@ -266,7 +235,7 @@ class Outbox:
                 self._count(handle, -1)
                 self.log.reclaim(False)
             elif state == confirm.O:
-                deferred.put_aside(handle)
+                flash_only.put_open(handle)
 
     def bind(self, queue: log.LoggedQueue, known: bytes) -> None:
         """The messages of a queue are for this queue manager. That is durable before any is transmitted."""
@@ -350,12 +319,11 @@ class Outbox:
         offset = self.log.put_message(kind, handle, thing.index, flags, counters, packet, body)
         self._unsynced.append(handle)
         (self._queues if handle.source is None else self._sources).touch(thing)
-        thing.count(log.HEAD_BYTES + handle.size)
         segment = self.log.segments[-1]
         if defer:
             self._deferred.append(handle)
             core.copy_words(thing.noted, counters)
-            thing.defer(handle.message_id, segment, offset, log.HEAD_BYTES + handle.size)
+            flash_only.put(thing, segment, offset, log.HEAD_BYTES + handle.size, handle.message_id)
             handle.segment = segment
             handle.offset = offset
         else:
@@ -411,7 +379,8 @@ class Outbox:
             if handle.segment is not None:
                 if handle in self._deferred:
                     assert handle.queue is not None
-                    handle.queue.recall(handle.message_id, handle.segment, log.HEAD_BYTES + handle.size)
+                    size = log.HEAD_BYTES + handle.size
+                    flash_only.clear(handle.queue, handle.segment, handle.offset, size, False)
                     handle.segment = None
                 else:
                     log.drop(handle)
@@ -425,30 +394,16 @@ class Outbox:
         self._marks.abandoned()
 
     def begin(self, need: int = 0) -> None:
-        """Begin the next segment, with all counters in its header. need: bytes for which it will have room at least.
-
-        Where a snapshot follows, what has not been logged yet of changes of state comes before: it is in there, and a
-        start that reads everything finds the same.
-        """
+        """Begin the next segment, with all counters in its header. need: bytes for which it will have room at least."""
         self.sync_tail()
-        opened = self.log
-        size = deferred.snapshot_size(opened, self.queues)
-        if size:
-            need += size + self._marks.bytes() + log.RECORD_BYTES + log.START_BYTES + len(self.name.encode())
-        opened.begin(
+        self.log.begin(
             self._queues.known(),
             self._sources.known(),
             (log.following(self.last_message_id), self.next_arrival, self._time_stamp, self.starts),
             self._flags(),
             need,
         )
-        self._taken = 0
         self._start_logged = not self.name
-        if size:
-            self._marks.write()
-            self._log_start()
-            deferred.write_snapshot(opened, self.queues)
-            opened.segments[-1].base = opened.segments[-1].size
 
 
 def _make_room(opened: log.Log, owner: Outbox, need: int) -> None:
@@ -486,7 +441,7 @@ def _compact(opened: log.Log, owner: Outbox, need: int, margin: int) -> None:
     for _ in range(len(opened.segments) - 1):
         size = opened.size
         if (
-            opened.segments[0].deferred
+            flash_only.waits_in(owner.queues, opened.segments[0].number)
             or len(opened.segments) < 2
             or size + opened.growth(need) + margin <= opened.bound
             or 4 * sum([segment.live for segment in opened.segments]) > 3 * size
@@ -494,18 +449,15 @@ def _compact(opened: log.Log, owner: Outbox, need: int, margin: int) -> None:
             return
         segment = opened.segments[0]
         _copy(opened, owner, segment.handles)
-        while segment.aside:
-            from ordack.node.aside import put
-            from ordack.node.recall import Aside
-
-            some = Aside(opened, owner.queues, log.Stored).some_of(segment.number, _AT_ONCE)
+        while segment.flash_only:
+            some = owner.flash_only.some_of(segment.number, _AT_ONCE)
             if not some:
                 return
             try:
                 _copy(opened, owner, some)
             finally:
                 for handle in some:
-                    put(handle)
+                    flash_only.put_open(handle)
         opened.reclaim(False)
 
 

@@ -10,7 +10,7 @@ the moment in which the clock becomes known: it may live longer than it was told
 from array import array
 
 from mqqb import compose, confirm, const, core, reader, source, streams
-from ordack.node import clock, log
+from ordack.node import clock, flash_only, log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from ordack.node.message import Message
     from ordack.node.notices import Notices
     from ordack.node.queue import Queue
-    from ordack.node.recall import Aside
 
 OUTCOMES_MAX = 64
 _SPARES_MAX = const(64)
-# So many messages that were aside end at once, unless as many wait to be told: they are in memory until then.
+# So many messages that were on the flash only end at once, unless as many wait to be told, which are in memory.
 _EXPIRED_MAX = const(16)
 
 
@@ -65,7 +64,6 @@ class Outcomes:
         self._forgotten = False  # some of them
         self._spare: "streams.Entry | None" = None  # an entry that nothing needs any more; its key is the next such one
         self._spares = 0
-        self._aside: "Aside | None" = None
 
     # ---- what is known --------------------------------------------------------------------------
 
@@ -154,7 +152,7 @@ class Outcomes:
         where = body.tx_sequence_id, body.fields[core.ACK_NUMBER]
         for queue in self._queues:
             logged = queue.logged
-            if not logged.aside and not logged.may_defer(message_id):
+            if not logged.flash_only:
                 continue
             entry = streams.Entry(None, message_id, True, False, *where)
             awaiting = queue.stream.awaiting_final_ack
@@ -171,43 +169,24 @@ class Outcomes:
 
     def _found(self, queue: "Queue", message_id: int, where: "tuple[int, int] | None" = None) -> "Message | None":
         """Take a message from the flash, for it is about to end. None: it is not there."""
-        restored = self.find_aside(queue, message_id, where)
-        if restored is not None:
-            taken: "Message" = self.take(queue, restored)
-            return taken
-        if not queue.logged.may_defer(message_id) or not self._commits.commit_now():
-            return None
-        outbox = self._commits.outbox
-        restored = outbox.find(queue.logged, message_id, where)
+        restored = self._commits.outbox.flash_only.find(queue.logged, message_id, where)
         if restored is None:
             return None
-        queue.hand_over(restored)
-        queue.stream.rolls = not queue.logged.deferred
-        message: "Message" = restored.handle  # type: ignore[assignment]
-        if outbox.may_have_been_sent(message_id):
-            self.of(message).sent()
-        self._commits.waiting += 1
+        message: "Message" = self.take(queue, restored)
         return message
 
-    def find_aside(self, queue: "Queue", message_id: int, where: "tuple[int, int] | None" = None) -> "Restored | None":
-        """A message that is stored while its fate is open; it stays on the flash. where: its position, too."""
-        return self.aside().find(queue.logged, message_id, where) if queue.logged.aside else None
-
-    def aside(self) -> "Aside":
-        """What finds those."""
-        if self._aside is None:
-            from ordack.node.message import Message
-            from ordack.node.recall import Aside  # not before there is one
-
-            outbox = self._commits.outbox
-            self._aside = Aside(outbox.log, outbox.queues, Message)
-        return self._aside
-
     def take(self, queue: "Queue", restored: "Restored") -> "Any":
-        """Such a message is in memory from now on, for it is about to end."""
-        self.aside().attach(restored)
+        """A message that was found on the flash is in memory from now on, for it is about to end."""
+        outbox = self._commits.outbox
+        outbox.flash_only.attach(restored)
         queue.hand_over(restored)
-        return restored.handle
+        message = restored.handle
+        if not restored.is_open:
+            queue.stream.rolls = not queue.logged.deferred
+            if outbox.may_have_been_sent(message.message_id):
+                self.of(message).sent()
+            self._commits.waiting += 1
+        return message
 
     def answer(self, queue: "Queue", entries: "list[streams.Entry]", message_class: int) -> None:
         """As mqqb.lives.Storage asks."""
@@ -412,14 +391,12 @@ class Deadlines:
         if due is not None:
             self._at(due)
 
-    def expect_aside(self) -> None:
+    def expect_open(self) -> None:
         """Take the deadlines into account of what is stored while its fate is open."""
         for queue in self._queues:
-            for number in queue.logged.aside:
-                from ordack.node import aside
-
-                due = aside.due(queue.logged, number)
-                if due != aside.NEVER:
+            for number in queue.logged.flash_only:
+                due = flash_only.due(queue.logged, number)
+                if due != flash_only.NEVER:
                     self._at(due)
 
     def _at(self, due: int) -> None:
@@ -483,24 +460,24 @@ class Deadlines:
                 has_ended = True
             queue.stream.remove(ended)
             outcomes.tell([entry.key for entry in ended])
-            for number in list(queue.logged.aside):
-                has_ended = self._expire_aside(queue, number, now) or has_ended
-        self.expect_aside()
+            for number in sorted(queue.logged.flash_only):
+                has_ended = self._expire_open(queue, number, now) or has_ended
+        self.expect_open()
         return has_ended
 
-    def _expire_aside(self, queue: "Queue", number: int, now: int) -> bool:
-        """Act on the deadlines of what is aside in a segment, unless others have to be told first. Has any ended?"""
-        from ordack.node import aside
-
+    def _expire_open(self, queue: "Queue", number: int, now: int) -> bool:
+        """Act on the deadlines of the open ones in a segment, unless others have to be told first. Has any ended?"""
         logged = queue.logged
         outcomes = self._outcomes
-        if aside.due(logged, number) > now or len(outcomes.notices.due) >= _EXPIRED_MAX:
+        if flash_only.due(logged, number) > now or len(outcomes.notices.due) >= _EXPIRED_MAX:
             return False
-        some = outcomes.aside()
-        due = aside.NEVER
+        some = self._commits.outbox.flash_only
+        due = flash_only.NEVER
         ended: "list[Restored]" = []
         for found in some.walk(logged, number):
             restored = some.restored(logged, found)
+            if not restored.is_open:
+                continue
             time = outcomes.of(restored.handle).next_deadline()
             if time is not None and time <= now:
                 ended.append(restored)
@@ -509,7 +486,7 @@ class Deadlines:
                     break
             elif time is not None:
                 due = min(due, time)
-        aside.set_due(logged, number, due)
+        flash_only.set_due(logged, number, due)
         for restored in ended:
             message = outcomes.take(queue, restored)
             outcomes.count(message, confirm.O, outcomes.of(message).handle_deadline(now))

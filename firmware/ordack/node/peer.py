@@ -133,7 +133,7 @@ class Peer:
     def _is_needed(self) -> bool:
         """Is there something to send (B-189, B-190, B-217), or is a FinalAck awaited, or can messages come?"""
         for queue in self.queues:
-            if queue.stream.table or queue.stream.awaiting_final_ack or queue.logged.aside:
+            if queue.stream.table or queue.stream.awaiting_final_ack or queue.logged.open:
                 return True
         return self.source.inboxes is not None
 

@@ -67,8 +67,7 @@ class Queue:
     def miss(self) -> None:
         """Of what has been passed over on the flash, a part cannot be read: who has asked about it is told."""
         for message_id in list(self.followed):
-            is_there = self.logged.may_defer(message_id)
-            if not is_there and self.backlog.outcomes.find_aside(self, message_id) is None:
+            if self.backlog.commits.outbox.flash_only.find(self.logged, message_id) is None:
                 message = self.followed.pop(message_id)
                 message.failure = log.OutboxError("message {} cannot be read any more".format(message_id))
                 message.tell()
@@ -79,12 +78,17 @@ class Queue:
         Raises OutboxError: it has ended, and what became of it is not known any more.
         """
         outcomes = self.backlog.outcomes
+        commits = self.backlog.commits
         message_id = message.message_id
-        is_there = message_id in self.followed or self.logged.may_defer(message_id)
-        aside = None if is_there else outcomes.find_aside(self, message_id)
-        if aside is not None:
-            message.record = aside.handle.record
-        if is_there or aside is not None:
+        is_there = message_id in self.followed
+        if not is_there:
+            if commits.uncommitted:
+                commits.commit_now()  # what is not durable is not found
+            restored = commits.outbox.flash_only.find(self.logged, message_id)
+            is_there = restored is not None
+            if restored is not None and restored.is_open:
+                message.record = restored.handle.record
+        if is_there:
             message.twin = self.followed.setdefault(message_id, message)
             if message.twin is message:
                 message.twin = None

@@ -1,8 +1,6 @@
-"""Reads the records of a log: says which are whole, and what can still be read where one is damaged.
-
-What one changed byte explains is read as it was, what is broken worse is left out. No file is changed: what is found
-here stands in the log's `mended` and `gaps`, by which all is read from then on, and in its `damage`, a sentence each. A
-board imports this at its start and when damage is found later, and forgets it then.
+"""Whole records in the files of a log, as a start reads them, and what is done about broken ones: one flipped bit is
+found by the CRC, and stands in the log's `mended`, by which all is read from then on. What is broken worse is left out,
+to the next whole record.
 """
 
 import struct
@@ -13,9 +11,8 @@ from ordack.node import log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from ordack.node.log import Log, LoggedQueue, Segment
+    from ordack.node.log import Log, Segment
 
-CHANGED = "a byte was changed; it is read as it was"
 BUFFER_BYTES = const(1536)  # a record of any name fits into it
 TYPES = (
     log.MESSAGE,
@@ -23,23 +20,14 @@ TYPES = (
     log.QUEUE,
     log.STARTED,
     log.COPY,
-    log.OUT_OF_TURN,
     log.ARRIVAL,
     log.ARRIVAL_STATE,
     log.SOURCE,
     log.ARRIVAL_COPY,
-    log.PLACE,
-    log.KEPT,
-    log.SNAPSHOT,
-    log.ASIDE,
 )
 _POLYNOMIAL = const(0xEDB88320)  # of the CRC
-# So much is looked through for a flipped bit; up to 11,450 bytes two that are flipped are never taken for another one.
-_MEND_BYTES_MAX = const(8192)
-# So much for a byte of which more is changed: what is broken worse is taken for that once in 30,000 times.
-_MEND_BYTE_MAX = const(512)
-_BULK_BYTES = const(512)
-_HEADER_NEXT_ID = const(24)  # where a header has the last MessageID + 1 of the segments before
+_MEND_BYTES_MAX = const(8192)  # so much is looked through: up to 11,450 bytes no two flipped bits look like another one
+CHANGED = "{} at byte {}: a bit was changed, and is read as it was"
 
 
 class Records:
@@ -148,73 +136,45 @@ def whole_behind(records: Records, segment: "Segment", offset: int, end: int, is
     return end if is_followed else 0
 
 
-def mend_record(
-    records: Records, segment: "Segment", start: int, end: int, is_followed: bool, message: int = -1, arrival: int = -1
-) -> int:
-    """Is one changed byte all that is wrong with the record at start? Its second word then, else 0.
-
-    What follows has to begin where it ends, or the bytes may be those of a torn one. If nothing follows and more than a
-    bit is changed, it has to be of the message or arrival of this number.
-    """
-    mended = records.log.mended
+def mend_record(records: Records, segment: "Segment", start: int, end: int) -> int:
+    """Is one flipped bit all that is wrong with the record at start? Its second word then, else 0."""
+    opened = records.log
+    mended = opened.mended
     count = len(mended)
     records.end = 0
-    if records.log.read(segment.name, start, records.view[: log.RECORD_BYTES]) < log.RECORD_BYTES:
+    if opened.read(segment.name, start, records.view[: log.RECORD_BYTES]) < log.RECORD_BYTES:
         return 0
     size = struct.unpack_from("<I", records.view, 4)[0] >> 8
-    word = 0
-    stop = start + log.RECORD_BYTES + size
-    if stop <= end and mend(records, segment.name, start, start + 4, stop, segment.seed):
-        word = records.check(segment, start, end)
-    for change in range(3 * 256):
-        if word:
-            break
-        mask = change & 0xFF
-        length = size ^ mask << (change >> 8 << 3)
-        stop = start + log.RECORD_BYTES + length
-        if mask and stop <= end and (length <= _MEND_BYTE_MAX or not mask & mask - 1):
-            del mended[count:]
-            mended.append((segment.name, start + 5 + (change >> 8), mask))
-            records.end = 0
-            word = records.check(segment, start, end)
-    if word and not is_followed and (stop == end or not records.check(segment, stop, end)):
-        mask = mended[-1][2]
-        if stop != end and not records.is_blank(segment.name, stop, end):
-            word = 0
-        elif mask & mask - 1:
-            records.check(segment, start, end)
-            kind = word & 0xFF & ~log.AFTER_SYNC
-            expected = message if kind == log.MESSAGE else arrival if kind == log.ARRIVAL else -1
-            if struct.unpack_from("<I", records.payload(8), 4)[0] != expected:
-                say(records.log, segment.name, start, "a byte was changed, or the end is torn: it is left out")
-                word = 0
-    records.end = 0
-    if not word:
+    for bit in range(-1, 24):  # in the length; -1: elsewhere
         del mended[count:]
-        return 0
-    say(records.log, segment.name, start, CHANGED)
-    return records.check(segment, start, end)
-
-
-def only_byte(difference: int) -> int:
-    """In which of its four bytes all of a difference is; 4: in several."""
-    for k in range(4):
-        if not difference & ~(0xFF << 8 * k):
-            return k
-    return 4
+        stop = start + log.RECORD_BYTES + (size if bit < 0 else size ^ 1 << bit)
+        if stop > end:
+            continue
+        if bit >= 0:
+            mended.append((segment.name, start + 5 + (bit >> 3), 1 << (bit & 7)))
+        elif not mend(records, segment.name, start, start + 4, stop, segment.seed):
+            continue
+        records.end = 0
+        word = records.check(segment, start, end)
+        if word:
+            opened.damage.append(CHANGED.format(segment.name, start))
+            return word
+    del mended[count:]
+    records.end = 0
+    return 0
 
 
 def mend(records: Records, name: str, crc_at: int, start: int, stop: int, seed: int) -> bool:
-    """If one changed byte explains why the bytes from start to stop do not have the CRC that is kept, undo that.
-
-    A start of 0: they are a header, in which much else has to fit.
-    """
+    """If one flipped bit explains why the bytes from start to stop do not have the CRC that is kept, undo that."""
     mask = records.word(name, crc_at) ^ records.crc(name, start, stop, seed)
+    if not mask:
+        return False
     place = stop
-    k = only_byte(mask)
-    if k < 4:
-        place = crc_at + k
-        mask >>= 8 * k
+    if not mask & mask - 1:  # of the CRC itself
+        place = crc_at
+        while mask > 0xFF:
+            mask >>= 8
+            place += 1
     while mask > 0xFF:  # what makes so much different that many bytes before the end
         if place == start or stop - place == _MEND_BYTES_MAX:
             return False
@@ -222,141 +182,7 @@ def mend(records: Records, name: str, crc_at: int, start: int, stop: int, seed: 
         for _ in range(8):
             high = mask >> 31
             mask = (mask ^ (_POLYNOMIAL if high else 0)) << 1 | high
-    if start and mask & mask - 1 and stop - start > _MEND_BYTE_MAX:
+    if mask & mask - 1:
         return False
     records.log.mended.append((name, place, mask))
     return True
-
-
-def leave_out(opened: "Log", segment: "Segment", begin: int, end: int) -> None:
-    """What stands there in a segment cannot be read."""
-    opened.gaps.append((segment.name, begin, end))
-    say(opened, segment.name, begin, "{} bytes cannot be read".format(end - begin))
-
-
-def say(opened: "Log", name: str, offset: int, what: str) -> None:
-    """To whom it concerns."""
-    opened.damage.append("{} at byte {}: {}".format(name, offset, what))
-
-
-def miss(opened: "Log", message_id: int) -> None:
-    """A message stood in what cannot be read."""
-    opened.missing.append(message_id)
-    opened.damage.append("message {} cannot be read, and is not known to have ended".format(message_id))
-
-
-def at_its_turn(opened: "Log", queues: "list[LoggedQueue]", segment: "Segment", offset: int) -> None:
-    """A record that a start has not read is broken: read it as it was, or leave it out and count what is there.
-
-    offset: where it stands in its segment; -1: nothing is known to be broken.
-    """
-    records = Records(opened, memoryview(bytearray(_BULK_BYTES)))
-    if offset >= 0:
-        if mend_record(records, segment, offset, segment.size, True):
-            return
-        if segment.aside:
-            from ordack.node import aside
-
-            end = whole_behind(records, segment, offset + 1, segment.size, True)
-            leave_out(opened, segment, offset, end)
-            aside.forget(opened, queues, segment, offset, end)
-    if any(queue.deferred for queue in queues):
-        _Count(records, queues).run()
-
-
-class _Count:
-    """Counts the messages that are on the flash only, by reading all of them."""
-
-    def __init__(self, records: Records, queues: "list[LoggedQueue]") -> None:
-        self._records = records
-        self._log = records.log
-        self._all = queues
-        self._queues = [queue for queue in queues if queue.deferred]
-        self._counts = [[0, 0] for _ in self._queues]  # messages, bytes
-        self._ended: "list[set[int]]" = [set() for _ in self._queues]
-        self._missing: "list[int]" = []
-
-    def run(self) -> None:
-        """What has not been said is said; nothing changes before all is counted."""
-        segments = self._log.segments
-        first = min([queue.cursor.number for queue in self._queues if queue.cursor is not None])
-        first = max(first - segments[0].number, 0)
-        found = [self._read(segment) for segment in segments[first:]]
-        for message_id in self._missing:
-            if any(queue.may_defer(message_id) for queue in self._queues):
-                miss(self._log, message_id)
-        for k in range(len(segments)):
-            segment = segments[k]
-            segment.deferred, size = found[k - first] if k >= first else (0, 0)
-            segment.live = size + sum([log.HEAD_BYTES + handle.size for handle in segment.handles])
-            if segment.aside:
-                from ordack.node import aside
-
-                segment.live += aside.bytes_in(self._all, segment.number)
-        for k in range(len(self._queues)):
-            self._queues[k].deferred, self._queues[k].bytes = self._counts[k]
-            self._queues[k].ended = self._ended[k]
-
-    def _read(self, segment: "Segment") -> "tuple[int, int]":
-        """Messages in a segment that are on the flash only, and their bytes."""
-        opened = self._log
-        records = self._records
-        deferred = size = gap = 0
-        offset = segment.base
-        expected = records.word(segment.name, _HEADER_NEXT_ID)
-        while offset < segment.size:
-            known = [end for name, begin, end in opened.gaps if name == segment.name and begin == offset]
-            if known:
-                gap += known[0] - offset
-                offset = known[0]
-                continue
-            word = records.check(segment, offset, segment.size)
-            word = word or mend_record(records, segment, offset, segment.size, True)
-            if not word:
-                end = whole_behind(records, segment, offset + 1, segment.size, True)
-                leave_out(opened, segment, offset, end)
-                continue
-            if word & 0xFF & ~log.AFTER_SYNC == log.MESSAGE:
-                index, _, number = struct.unpack_from("<HHI", records.payload(8))
-                if gap:
-                    self._miss(expected, number, gap)
-                    gap = 0
-                expected = log.following(number)
-                count = log.RECORD_BYTES + (word >> 8)
-                if self._is_deferred(index, segment, offset, number, count):
-                    deferred += 1
-                    size += count
-            offset += log.RECORD_BYTES + (word >> 8)
-        if gap:
-            self._end(segment, expected, gap)
-        return deferred, size
-
-    def _is_deferred(self, index: int, segment: "Segment", offset: int, number: int, size: int) -> bool:
-        for k in range(len(self._queues)):
-            queue = self._queues[k]
-            if queue.index == index:
-                cursor = queue.cursor
-                assert cursor is not None
-                if (segment.number, offset) < (cursor.number, queue.offset):
-                    return False
-                self._counts[k][1] += size
-                if number in queue.ended:
-                    self._ended[k].add(number)
-                    return False
-                self._counts[k][0] += 1
-                return True
-        return False
-
-    def _end(self, segment: "Segment", expected: int, gap: int) -> None:
-        """A segment ends with a gap: the next header, or who writes the log, knows the number behind it."""
-        segments = self._log.segments
-        if segment is not segments[-1]:
-            following = segments[segment.number + 1 - segments[0].number]
-            self._miss(expected, self._records.word(following.name, _HEADER_NEXT_ID), gap)
-
-    def _miss(self, expected: int, number: int, gap: int) -> None:
-        missing = number - expected & 0xFFFFFFFF
-        if missing <= gap // log.HEAD_BYTES:
-            self._missing += [expected + k & 0xFFFFFFFF for k in range(missing)]
-        else:  # a start has jumped
-            self._log.missing.append(0)

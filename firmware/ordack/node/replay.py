@@ -5,8 +5,7 @@ from array import array
 
 from mqqb import confirm, const
 from mqqb.streams import position
-from ordack.node import log, records
-from ordack.node.deferred import Deferred, put_aside
+from ordack.node import flash_only, log, records
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -18,10 +17,11 @@ if TYPE_CHECKING:
 _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
 _NUMBERED = const("<HHIIIII")  # the begin of log.MESSAGE_PREFIX
-_ENTRY_STATE = const(12)  # where an entry of KEPT has the state, by which a message is told from an arrival
-_MOST = const(3)  # so many times the messages that it may hold a start takes from a snapshot
 
 _ARRIVALS = (log.ARRIVAL, log.ARRIVAL_COPY)
+
+_BASE_AT = const(8)  # where a header says how long it is
+_BASE_BYTES = const(4)
 
 nonce = log.jump
 
@@ -101,8 +101,8 @@ def recover(
 ) -> Recovered:
     """What the files of a log hold, of which nothing is written now. guid: whose it has to be; None: anybody's.
 
-    hold: about so many messages are taken into memory, of each queue those that are sent first, and no more is read
-    than that needs; None: all of it. make and make_arrival: make the handles. Raises OutboxDamaged, OutboxError
+    hold: about so many messages are taken into memory, of each queue those that are sent first;
+    None: all of them. make and make_arrival: make the handles. Raises OutboxDamaged, OutboxError
     (another board's folder, another format), OSError.
     """
     replay = _Replay(opened, guid, hold, make, make_arrival)
@@ -111,18 +111,13 @@ def recover(
 
 
 class _Header:
-    """The words of a segment's header, its CRC, bytes of the file, and LoggedQueue.total of its queues."""
+    """The words of a segment's header, its CRC, and bytes of the file."""
 
     def __init__(self, words: "tuple[Any, ...]", crc: int, size: int) -> None:
         _, _, self.queues, self.base, self.number, self.first, self.end_before, self.next_id = words[:8]
         self.next_arrival, self.time_stamp, self.starts, self.sources, self.flags, self.guid = words[8:]
         self.crc = crc
         self.size = size
-        self.totals: "list[tuple[int, int]]" = []
-
-    def total(self, index: int) -> "tuple[int, int]":
-        """Messages of a queue, and their bytes, that the log had had when this segment began."""
-        return self.totals[index] if index < len(self.totals) else (0, 0)
 
     def end_of(self, name: str, following: "_Header | None") -> int:
         """How many bytes of the file may count; following: the next header. Raises OutboxDamaged: it had more."""
@@ -142,7 +137,7 @@ class _Headers:
         self._last: "_Header | None" = None  # that was read
 
     def read(self, number: int) -> "_Header | None":
-        """The fields of a segment's header, its CRC last; None if it is not whole, and not by one changed byte."""
+        """The fields of a segment's header, its CRC last; None if it is not whole, and not by one flipped bit."""
         if self._last is None or self._last.number != number:
             self._last = self._read(number)
         return self._last
@@ -154,31 +149,19 @@ class _Headers:
             size = self._log.files.size(name)
             mended = self._log.mended
             count = len(mended)
-            base = self._records.word(name, 8)
-            wrong = base ^ self._end(name, size)
+            base = self._records.word(name, _BASE_AT)
             if log.HEADER_BYTES + 4 <= base <= size and records.mend(self._records, name, base - 4, 0, base - 4, 0):
                 header = self._whole(number, name)
-            k = records.only_byte(wrong)
-            if header is None and wrong and k < 4:
-                del mended[count:]
-                mended.append((name, 8 + k, wrong >> 8 * k))
-                header = self._whole(number, name)
+            for bit in range(8 * _BASE_BYTES):
+                if header is None:
+                    del mended[count:]
+                    mended.append((name, _BASE_AT + (bit >> 3), 1 << (bit & 7)))
+                    header = self._whole(number, name)
             if header is None:
                 del mended[count:]
             else:
-                records.say(self._log, name, 0, records.CHANGED)
+                self._log.damage.append(records.CHANGED.format(name, 0))
         return header
-
-    def _end(self, name: str, size: int) -> int:
-        """Where a header ends by what is in it; 0 if it cannot be."""
-        word = self._records.word
-        queues = word(name, 6) & 0xFFFF
-        end = log.HEADER_BYTES
-        for _ in range(queues + (word(name, 40) & 0xFFFF)):
-            if end > size:
-                return 0
-            end += 2 + (word(name, end) & 0xFFFF)
-        return end + log.TOTAL_BYTES * queues + 4
 
     def _whole(self, number: int, name: str) -> "_Header | None":
         reader = self._records
@@ -205,145 +188,7 @@ class _Headers:
             self.guid = header.guid
         if header.guid != self.guid:
             raise log.OutboxError(name + " belongs to another board with another GUID")
-        place = base - 4 - log.TOTAL_BYTES * header.queues
-        header.totals = [(reader.word(name, at), reader.word(name, at + 4)) for at in range(place, base - 4, 8)]
         return header
-
-
-class _Place:
-    """Where messages of a queue are on the flash only: what a snapshot says, and what of that is still there."""
-
-    def __init__(self, words: "tuple[int, ...]") -> None:
-        _, _, self.segment, self.offset, self.first, self.last, self.stated, self.stated_bytes = words
-        self.ended: "set[int]" = set()
-        self.before = 0, 0  # messages and bytes of the queue that the log had had before there
-        self.cursor: "Segment | None" = None
-        self.deferred = self.bytes = 0
-
-
-class _Snapshot:
-    """What need not be read, for a later header and what follows it tell what counts. `number`: of that segment."""
-
-    def __init__(self, reader: records.Records, headers: _Headers) -> None:
-        self.number = 0
-        self._places: "dict[int, _Place]" = {}  # by the indices of queues
-        self._aside: "list[bytes]" = []  # payloads of ASIDE
-        self._records = reader
-        self._headers = headers
-
-    def find(self, numbers: "list[int]", most: int) -> int:
-        """Which of the segments is the first that is read: the last one that has a snapshot.
-
-        Not one with more messages than `most`: a start with more memory has left it.
-        """
-        following = None
-        for i in range(len(numbers) - 1, 0, -1):
-            header = self._headers.read(numbers[i])
-            if header is None:
-                break
-            if self._read(header, following, most):
-                return i
-            following = header
-        return 0
-
-    def _read(self, header: "_Header", following: "_Header | None", most: int) -> bool:
-        segment = log.Segment(header.number, header.crc, header.base, 0)
-        end = header.end_of(segment.name, following)
-        places: "dict[int, _Place]" = {}
-        aside = []
-        messages = kind = 0
-        while kind != log.SNAPSHOT:
-            word = self._records.check(segment, segment.size, end)
-            kind = word & 0xFF & ~log.AFTER_SYNC
-            size = word >> 8
-            payload = self._records.payload(size)
-            if kind == log.PLACE:
-                words = struct.unpack_from(log.PLACE_PREFIX, payload)
-                if words[0] not in places:
-                    places[words[0]] = _Place(words)
-                ids = [struct.unpack_from("<I", payload, at)[0] for at in range(log.PLACE_PREFIX_BYTES, size, 4)]
-                places[words[0]].ended.update(ids)
-            elif kind == log.KEPT:
-                states = [payload[at] for at in range(_ENTRY_STATE, size, log.ENTRY_BYTES)]
-                messages += len([state for state in states if state not in (log.RECEIVED, log.TAKEN)])
-            elif kind == log.ASIDE:
-                aside.append(bytes(payload))
-            elif kind not in (log.SNAPSHOT, log.STATE, log.OUT_OF_TURN, log.ARRIVAL_STATE, log.STARTED):
-                return False
-            segment.size += log.RECORD_BYTES + size
-        if messages > most:
-            return False
-        for index in places:
-            place = places[index]
-            count, size = header.total(index)
-            count = count - place.stated - len(place.ended) & log.TOTAL_MASK
-            place.before = count, size - place.stated_bytes & log.TOTAL_MASK
-        self._places = places
-        self._aside = aside
-        self.number = segment.number
-        return True
-
-    def pass_by(self, segment: "Segment", header: "_Header", following: "_Header") -> None:
-        """Of a segment that is not read: so many messages in it are on the flash only. following: the next header."""
-        for index in self._places:
-            place = self._places[index]
-            if segment.number < place.segment:
-                continue
-            before = place.before
-            if segment.number > place.segment:
-                before = header.total(index)
-                if place.cursor is None:  # where they began is gone, so what was there has ended
-                    place.offset = segment.base
-                    place.first = header.next_id
-            if place.cursor is None:
-                place.cursor = segment
-            ended = [
-                one
-                for one in place.ended
-                if log.is_after(following.next_id, one) and not log.is_after(header.next_id, one)
-            ]
-            count, size = following.total(index)
-            count = (count - before[0] & log.TOTAL_MASK) - len(ended)
-            size = size - before[1] & log.TOTAL_MASK
-            segment.deferred += count
-            segment.live += size
-            place.deferred += count
-            place.bytes += size
-
-    def apply(self, queues: "list[LoggedQueue]") -> None:
-        """The queues are known now: what of them is on the flash only."""
-        for index in self._places:
-            place = self._places[index]
-            if place.deferred:
-                queue = queues[index]
-                queue.cursor = place.cursor
-                queue.offset = place.offset
-                queue.first = place.first
-                queue.last = place.last
-                queue.deferred = place.deferred
-                queue.bytes = place.bytes
-                queue.ended = {one for one in place.ended if not log.is_after(place.first, one)}
-        segments = self._records.log.segments
-        for payload in self._aside:
-            from ordack.node import aside
-
-            number, index = struct.unpack_from(log.ASIDE_PREFIX, payload)[:2]
-            if number >= segments[0].number:
-                held = bytearray(payload[log.ASIDE_PREFIX_BYTES :])
-                aside.restore(segments[number - segments[0].number], queues[index], held)
-
-
-def _recalled(
-    opened: "log.Log", queues: "list[LoggedQueue]", make: "type[Stored]", queue: "LoggedQueue", number: int
-) -> "log.Restored | None":
-    """A message that is stored while its fate is open, in memory. None: it is not there."""
-    from ordack.node.recall import Aside  # not before there is one
-
-    aside = Aside(opened, queues, make)
-    found = aside.find(queue, number)
-    if found is not None:
-        aside.attach(found)
-    return found
 
 
 class _Replay:
@@ -367,10 +212,9 @@ class _Replay:
         self._kept: "dict[int, log.Restored]" = {}
         self._counts: "dict[int, int]" = {}  # of them, by the indices of queues
         self._arrivals: "dict[int, Arrival]" = {}
-        self._deferred = Deferred(opened, self.found.queues, make)
+        self._flash_only = flash_only.FlashOnly(opened, self.found.queues, make)
         self._records = records.Records(opened, opened.out)  # nothing is written yet
         self._headers = _Headers(self._records, guid)
-        self._snapshot = _Snapshot(self._records, self._headers)
         self._left_out = 0  # bytes that cannot be read,
         self._gap = 0  # of them those before the record that is next,
         self._gap_from = 0  # and what would have been the first MessageID in there
@@ -388,7 +232,6 @@ class _Replay:
         stale = [number for number in numbers if number < first]
         torn = False
         numbers = numbers[len(stale) :]
-        read_from = 0 if self._hold is None else self._snapshot.find(numbers, _MOST * self._hold)
         following = self._headers.read(numbers[0]) if numbers else None
         for i, number in enumerate(numbers):
             header = following
@@ -399,19 +242,14 @@ class _Replay:
                 if numbers[i + 1] != number + 1:
                     raise log.OutboxDamaged(log.file_name(number + 1), 0, "the file is missing")
                 following = self._headers.read(number + 1)
-            if following is not None and i < read_from:
-                segment = self._begin_segment(header)
-                segment.size = header.end_of(segment.name, following)
-                self._snapshot.pass_by(segment, header, following)
-            else:
-                torn = self._replay_segment(header, following)
+            torn = self._replay_segment(header, following)
         found = self.found
         found.guid = self._headers.guid
         if unfinished:
             name = log.file_name(unfinished)
             size = self._files.size(name)
             things: "list[Any]" = found.queues + found.sources
-            base = log.header_size(things, len(found.queues))
+            base = log.header_size(things)
             if (size > base and not self._records.is_blank(name, base, size)) or (not numbers and unfinished != 1):
                 raise log.OutboxDamaged(name, 0, "the header is broken")
             found.useless.append(name)
@@ -433,7 +271,7 @@ class _Replay:
         """What could not be read may have said anything: be above all numbers that it can have given."""
         found = self.found
         for number in sorted(self._missing):
-            records.miss(self._log, number)
+            self._log.miss(number)
         found.next_message_id = found.next_message_id + self._left_out & 0xFFFFFFFF or 1
         found.next_arrival = found.next_arrival + self._left_out & 0xFFFFFFFF or 1
         found.starts += 1
@@ -469,20 +307,12 @@ class _Replay:
             if not word:
                 if following is None and reader.is_blank(segment.name, segment.size, end):
                     return False
-                word = records.mend_record(
-                    reader,
-                    segment,
-                    segment.size,
-                    end,
-                    following is not None,
-                    self.found.next_message_id,
-                    self.found.next_arrival,
-                )
+                word = records.mend_record(reader, segment, segment.size, end)
                 if not word:
                     stop = records.whole_behind(reader, segment, segment.size + 1, end, following is not None)
                     if not stop:
                         return True  # torn: it was never durable
-                    records.leave_out(self._log, segment, segment.size, stop)
+                    self._log.leave_out(segment, segment.size, stop)
                     self._left(segment, stop)
                     continue
             self._apply(word & 0xFF & ~log.AFTER_SYNC, reader.payload(word >> 8), word >> 8, segment)
@@ -496,16 +326,12 @@ class _Replay:
             payload = self._records.counters(segment, offset, header.base)
             self._apply_counters(log.QUEUE if i < header.queues else log.SOURCE, payload)
             offset += 2 + len(payload)
-        for queue in found.queues[: header.queues]:
-            queue.total[0], queue.total[1] = header.total(queue.index)
         if self._gap:
             self._end_gap(header.next_id)
         found.next_message_id = header.next_id
         found.next_arrival = header.next_arrival
         found.time_stamp = max(found.time_stamp, header.time_stamp)
         self._started(header.starts, header.flags)
-        if segment.number == self._snapshot.number:
-            self._snapshot.apply(found.queues)
 
     def _left(self, segment: "Segment", stop: int) -> None:
         """What stands until there is left out."""
@@ -533,10 +359,7 @@ class _Replay:
             starts, flags = struct.unpack_from(log.START, payload)
             self.found.name = bytes(payload[log.START_BYTES :]).decode()
             self._started(starts, flags)
-        elif kind == log.KEPT:
-            if segment.number == self._snapshot.number:
-                self._apply_kept(bytes(payload))
-        elif kind not in (log.PLACE, log.SNAPSHOT, log.ASIDE):
+        else:
             self._apply_state(kind, payload)
 
     def _apply_counters(self, kind: int, payload: memoryview) -> None:
@@ -579,7 +402,7 @@ class _Replay:
         index, _, number, *counters = struct.unpack_from(_NUMBERED, payload)
         if index >= len(found.sources if kind in _ARRIVALS else found.queues):
             what = "the queue of message {} cannot be read".format(number)
-            records.say(self._log, segment.name, segment.size, what)
+            self._log.damage.append("{} at byte {}: {}".format(segment.name, segment.size, what))
             return
         if kind == log.ARRIVAL:
             found.next_arrival = log.following(number)
@@ -587,9 +410,8 @@ class _Replay:
         elif kind == log.MESSAGE:
             queue = found.queues[index]
             self._numbered(queue, number, counters)
-            queue.count(log.RECORD_BYTES + size)
             if queue.deferred or self._is_enough(index):
-                queue.defer(number, segment, segment.size, log.RECORD_BYTES + size)
+                flash_only.put(queue, segment, segment.size, log.RECORD_BYTES + size, number)
                 return
         handle = self._take_in(kind, struct.unpack_from(log.MESSAGE_PREFIX, payload), size, segment, segment.size)
         if self._is_gone(handle):
@@ -613,7 +435,7 @@ class _Replay:
             handle.size = size - log.MESSAGE_PREFIX_BYTES
         else:
             queue = self.found.queues[index]
-            old = self._find(queue, number, kind == log.MESSAGE)
+            old = None if kind == log.MESSAGE else self._find(queue, number, fields[7])
             if old is not None:
                 log.drop(old.handle)
                 self._lose(number)
@@ -623,44 +445,27 @@ class _Replay:
         segment.keep(handle, offset)
         return handle
 
-    def _apply_kept(self, entries: bytes) -> None:
-        """Messages and arrivals that were in memory, each as it was then. What was in a file that is gone has ended."""
-        segments = self.found.segments
-        for place in range(0, len(entries), log.ENTRY_BYTES):
-            number, at, offset, state, marks, message_class, sent_time = struct.unpack_from(log.ENTRY, entries, place)
-            if at < segments[0].number:
-                continue
-            segment = segments[at - segments[0].number]
-            word = self._records.check(segment, offset, segment.size)
-            if not word:
-                word = records.mend_record(self._records, segment, offset, segment.size, True)
-                if not word:
-                    records.say(self._log, segment.name, offset, "message {} cannot be read".format(number))
-                    continue
-            size = word >> 8
-            fields = struct.unpack_from(log.MESSAGE_PREFIX, self._records.payload(size))
-            handle = self._take_in(word & 0xFF & ~log.AFTER_SYNC, fields, size, segment, offset)
-            if self._change(handle, state, marks, message_class, sent_time):
-                self._lose(number)
-            elif state == confirm.S:
-                self._kept[number].sent = True
-
     def _is_enough(self, index: int) -> bool:
         """Are so many messages of a queue in memory that another one is not taken?"""
         return self._hold is not None and self._counts.get(index, 0) >= max(self._hold // len(self.found.queues), 1)
 
-    def _find(self, queue: "LoggedQueue", number: int, is_new: bool = False) -> "log.Restored | None":
-        """A message of which a record says more: it was in memory, so this start takes it, too. is_new: not stored."""
+    def _find(self, queue: "LoggedQueue", number: int, state: int) -> "log.Restored | None":
+        """A message of which a record says that it is in this state; it is in memory then.
+
+        One that waits was in memory when it began to be sent or was stored, and so were all before it: this start takes
+        these, too. Others end, or fail, out of that order.
+        """
         found = self._kept.get(number)
-        while found is None and queue.may_defer(number):
-            restored = self._deferred.next(queue, number)
+        while found is None and state in (confirm.Q, confirm.S, confirm.O):
+            restored = self._flash_only.next(queue, number)
             if restored is None:
                 break
             self._keep(restored, self.found.was_sent)
             found = self._kept.get(number)
-        if found is None and queue.aside and not is_new:
-            found = _recalled(self._log, self.found.queues, self._make, queue, number)
+        if found is None and queue.flash_only:
+            found = self._flash_only.find(queue, number)
             if found is not None:
+                self._flash_only.attach(found)
                 self._keep(found, self.found.was_sent)
         return found
 
@@ -699,11 +504,7 @@ class _Replay:
                 if arrival is not None and self._change(arrival, state, marks, message_class, sent_time):
                     del self._arrivals[number]
             elif index < len(queues):
-                if kind == log.OUT_OF_TURN:
-                    restored = self._deferred.take(queues[index], number)
-                    if restored is not None:
-                        self._keep(restored, self.found.was_sent)
-                found = self._find(queues[index], number)
+                found = self._find(queues[index], number, state)
                 if found is not None and self._change(found.handle, state, marks, message_class, sent_time):
                     self._lose(number)
                 elif found is None and state == confirm.GONE:
@@ -725,7 +526,7 @@ class _Replay:
         if state == confirm.GONE:
             log.drop(handle)
         elif state == confirm.O and self._hold is not None:
-            put_aside(handle)
+            flash_only.put_open(handle)
         else:
             return False
         return True

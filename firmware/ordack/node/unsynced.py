@@ -31,10 +31,7 @@ class Marks:
         record = handle.record
         time = record[confirm.SENT_TIME] if with_time else 0
         thing: "Any" = handle.source or handle.queue
-        if handle.source is not None:
-            kind = log.ARRIVAL_STATE
-        else:
-            kind = log.OUT_OF_TURN if handle.message_id in thing.ended else log.STATE
+        kind = log.STATE if handle.source is None else log.ARRIVAL_STATE
         prefix = struct.pack(
             log.STATE_PREFIX,
             record[confirm.STATE],
@@ -49,13 +46,6 @@ class Marks:
             last = kind, prefix, array("I")
             records.append(last)
         last[2].append(handle.message_id)
-
-    def bytes(self) -> int:
-        """So many the log takes for those that are not in it."""
-        size = 0
-        for k in range(self._logged, len(self._records)):
-            size += log.RECORD_BYTES + log.STATE_PREFIX_BYTES + 4 * len(self._records[k][2])
-        return size
 
     def write(self) -> None:
         """Log those that are not in the log. Raises OutboxWriteFailed."""
@@ -126,7 +116,7 @@ class Register:
     def touch(self, thing: log.LoggedQueue) -> None:
         """Its counters are about to change: remember what is durable of them."""
         if not thing.touched:
-            thing.touch()
+            core.copy_words(thing.before, thing.noted)
             self._touched.append(thing)
             thing.touched = True
 

@@ -21,8 +21,8 @@ DRIFT_S = 5
 MODULES = {
     "mqqb": "acks compose confirm connection core destination events guid_names headers line lives names parse reader "
     "session source streams window",
-    "ordack/node": "__init__ aside backlog board clock commits deferred dns inbox link listener log "
-    "message node notices outbox outcomes owed peer queue recall records renumber replay sources tasks "
+    "ordack/node": "__init__ backlog board clock commits dns flash_only inbox link listener log "
+    "message node notices outbox outcomes owed peer queue records renumber replay sources tasks "
     "timer uart unsynced wait wifi",
 }
 """What every package for boards has. Most of them a node imports when it needs them, perhaps days after its start."""
