@@ -1,7 +1,8 @@
 -- Dissector of the MSMQ binary protocol, MS-MQQB, for Wireshark and tshark: sessions on TCP port 1801, pings on UDP port 3527.
 --
 -- Every field has the name that MS-MQQB and `ordack decode` give it: mqqb.UserHeader.MessageID. Where a packet cannot be
--- read to its end, an expert info says why; `ordack decode` checks all rules. "Decode As" reads other ports. Written for the
+-- read to its end, an expert info says why; `ordack decode` checks all rules, and reads SecurityData and the headers behind
+-- a body, which are bytes here. "Decode As" reads other ports. Written for the
 -- Lua of older and newer versions of Wireshark, 5.2 to 5.4.
 
 local mqqb = Proto("mqqb", "Message Queuing Binary Protocol (MS-MQQB)")
@@ -39,7 +40,6 @@ local CIPHERS = { [0x6602] = "RC2", [0x660E] = "AES 128", [0x660F] = "AES 192", 
 local PACKET_TYPES = { [1] = "SessionAck", [2] = "EstablishConnection", [3] = "ConnectionParameters" }
 local DELIVERY_MODES = { [0] = "express", [1] = "recoverable" }
 local SENDER_ID_TYPES = { [0] = "no sender", [1] = "SID", [2] = "queue manager GUID" }
-local QUEUE_TYPES = { [0] = "no queue", [1] = "public queue" }
 local DESTINATIONS = { [0] = "none", [3] = "private", [5] = "public", [7] = "direct" }
 local ADMINS = {
     [0] = "none", [2] = "private, on the source host", [3] = "private, on the destination host", [5] = "public",
@@ -107,12 +107,11 @@ end
 for _, name in ipairs({
     "BaseHeader", "InternalHeader", "EstablishConnectionHeader", "ConnectionParametersHeader", "SessionHeader",
     "UserHeader", "TransactionHeader", "SecurityHeader", "MessagePropertiesHeader", "OrderAckBody", "FinalAckBody",
-    "DebugHeader", "SoapHeader", "MultiQueueFormatHeader",
 }) do
     field(mqqb, "none", name)
 end
 field(mqqb, "string", "Packet", "kind of this packet")
-field(mqqb, "bytes", "Trailing", "bytes behind the last known header")
+field(mqqb, "bytes", "Trailing", "headers and bytes behind the body")
 field(mqqb, "bytes", "Unread", "bytes in which no packet begins")
 
 local BASE = layout(mqqb, "BaseHeader", {
@@ -197,16 +196,7 @@ local SECURITY = layout(mqqb, "SecurityHeader", {
     { "SenderIdSize", "u16" }, { "EncryptionKeySize", "u16" }, { "SignatureSize", "u16" }, { "SenderCertSize", "u32" },
     { "ProviderInfoSize", "u32" },
 })
-local DATA = "SecurityHeader.SecurityData"
-field(mqqb, "none", DATA)
-field(mqqb, "bytes", DATA .. ".SecurityID")
-field(mqqb, "string", DATA .. ".SecurityID_text")
-field(mqqb, "bytes", DATA .. ".EncryptionKey")
-field(mqqb, "bytes", DATA .. ".Signature")
-field(mqqb, "bytes", DATA .. ".SenderCert")
-field(mqqb, "none", DATA .. ".ProviderInfo")
-field(mqqb, "uint32", DATA .. ".ProviderInfo.ProviderType")
-field(mqqb, "string", DATA .. ".ProviderInfo.ProviderName")
+field(mqqb, "bytes", "SecurityHeader.SecurityData")
 local PROPERTIES = layout(mqqb, "MessagePropertiesHeader", {
     { "Flags", "u8", bits = {
         { "PA", 1, "tell that it reached the queue" }, { "PR", 1, "tell that an application took it" },
@@ -237,35 +227,6 @@ local FINAL_ACK_BODY = layout(mqqb, "FinalAckBody", {
     { "TxSequenceNumber", "u32" }, { "PreviousTxSequenceNumber", "u32" },
     { "SourceGUID", "guid" }, { "MessageID", "u32" },
 })
-local DEBUG = layout(mqqb, "DebugHeader", {
-    { "Flags", "u16", bits = { { "QT", 2, "type of queue", QUEUE_TYPES }, { "X2_X15", 14 } } },
-    { "Reserved", "u16", hex = true },
-})
-field(mqqb, "guid", "DebugHeader.QueueIdentifier")
-local SOAP = {
-    { "HeaderSectionID", "Reserved", "HeaderDataLength", "Header" }, { "BodySectionID", "Reserved1", "BodyDataLength", "Body" },
-}
-for _, half in ipairs(SOAP) do
-    field(mqqb, "uint16", "SoapHeader." .. half[1], nil, base.HEX)
-    field(mqqb, "uint16", "SoapHeader." .. half[2], nil, base.HEX)
-    field(mqqb, "uint32", "SoapHeader." .. half[3])
-    field(mqqb, "string", "SoapHeader." .. half[4])
-end
-local LISTS = { { "Destination", 0x0064 }, { "Administration", 0x00C8 }, { "Response", 0x012C } }
-for _, list in ipairs(LISTS) do
-    local path = "MultiQueueFormatHeader." .. list[1]
-    field(mqqb, "none", path)
-    list.part = layout(mqqb, path, {
-        { "HeaderSize", "u32" }, { "HeaderID", "u16", hex = true }, { "Reserved", "u16", hex = true },
-        { "ElementCount", "u32" },
-    })
-    field(mqqb, "bytes", path .. ".FormatNameList")
-end
-field(mqqb, "none", "MultiQueueFormatHeader.Signature")
-local LIST_SIGNATURE = layout(mqqb, "MultiQueueFormatHeader.Signature", {
-    { "ID", "u16", hex = true }, { "Reserved", "u16", hex = true }, { "Size", "u32" },
-})
-field(mqqb, "bytes", "MultiQueueFormatHeader.Signature.Signature")
 local PING = layout(mqqb_ping, "PingPacket", {
     { "Flags", "u16", bits = { { "RC", 1, "no server" }, { "RF", 1, "would refuse a session" }, { "X", 14 } } },
     { "Signature", "u16", hex = true, values = { [0x5548] = "HU" } },
@@ -315,13 +276,6 @@ local function take(p, path, size, text)
     p.at = p.at + size
     if not p.tree then return nil end
     return text and p.tree:add(F[path], range, text) or p.tree:add_le(F[path], range)
-end
-
-local function take_word(p, path, size)
-    need(p, size, path)
-    local value = p.tvb:range(p.at, size):le_uint()
-    take(p, path, size)
-    return value
 end
 
 -- Items that are made by `read` go below `item`.
@@ -458,116 +412,12 @@ local function read_transaction(p, message)
     if has(message.transaction.Flags, 0) then take(p, "TransactionHeader.ConnectorQMGuid", 16) end
 end
 
-local function sid_text(p, at, size)
-    local text = string.format("S-%d-%d", p.tvb:range(at, 1):uint(), p.tvb:range(at + 2, 6):uint64():tonumber())
-    for place = at + 8, at + size - 4, 4 do text = text .. string.format("-%d", p.tvb:range(place, 4):le_uint()) end
-    return text
-end
-
-local function read_sender(p, kind, size)
-    local begin = p.at
-    take(p, DATA .. ".SecurityID", size)
-    local text = kind == 1 and size >= 8 and sid_text(p, begin, size)
-        or kind == 2 and size == 16 and "{" .. guid_text(p, begin) .. "}"
-    if text and p.tree then p.tree:add(F[DATA .. ".SecurityID_text"], p.tvb:range(begin, size), text):set_generated() end
-end
-
-local function read_provider(p, size)
-    local path, begin = DATA .. ".ProviderInfo", p.at
-    if size < 6 then wrong(p, path, "too short for a type and a name", "wire.md 2.4") end
-    below(p, take(p, path, size), function()
-        p.at = begin
-        take(p, path .. ".ProviderType", 4)
-        take_text(p, path .. ".ProviderName", size - 4)
-    end)
-end
-
 local function read_security(p)
-    local values = read_part(p, SECURITY)
-    local parts = {
-        { values.SenderIdSize, function(size) read_sender(p, values.Flags % 16, size) end },
-        { values.EncryptionKeySize, function(size) take(p, DATA .. ".EncryptionKey", size) end },
-        { values.SignatureSize, function(size) take(p, DATA .. ".Signature", size) end },
-        { values.SenderCertSize, function(size) take(p, DATA .. ".SenderCert", size) end },
-        { values.ProviderInfoSize, function(size) read_provider(p, size) end },
-    }
-    local total = 0
-    for _, part in ipairs(parts) do total = total + align4(part[1]) end
-    need(p, total, DATA)
-    section(p, DATA, function()
-        for _, part in ipairs(parts) do
-            local begin = p.at
-            if part[1] > 0 then part[2](part[1]) end
-            p.at = begin + align4(part[1])
-        end
-    end)
-end
-
--- ---- behind the body: DebugHeader, SoapHeader, MultiQueueFormatHeader ---------------------------------------------
-
-local function read_debug(p)
-    local values = read_part(p, DEBUG)
-    if values.Flags % 4 ~= 0 then take(p, "DebugHeader.QueueIdentifier", 16) end
-end
-
-local function is_section(p, at, id)
-    return at + 2 <= math.min(p.limit, p.there) and p.tvb:range(at, 2):le_uint() == id
-end
-
-local function read_soap_half(p, id, names)
-    if not is_section(p, p.at, id) then
-        wrong(p, "SoapHeader." .. names[1], string.format("not 0x%04X", id), "wire.md 2.7")
+    local values, total = read_part(p, SECURITY), 0
+    for _, name in ipairs({ "SenderIdSize", "EncryptionKeySize", "SignatureSize", "SenderCertSize", "ProviderInfoSize" }) do
+        total = total + align4(values[name])
     end
-    take(p, "SoapHeader." .. names[1], 2)
-    take(p, "SoapHeader." .. names[2], 2)
-    take_text(p, "SoapHeader." .. names[4], 2 * take_word(p, "SoapHeader." .. names[3], 4))
-end
-
-local function read_soap(p)
-    local begin = p.at
-    read_soap_half(p, 0x0320, SOAP[1])
-    local second = begin + align4(p.at - begin) -- or not aligned: that is not stated (OP-8)
-    if is_section(p, second, 0x0384) then p.at = second end
-    read_soap_half(p, 0x0384, SOAP[2])
-    p.at = math.min(begin + align4(p.at - begin), p.limit)
-end
-
-local function read_list(p, list)
-    local begin, path = p.at, "MultiQueueFormatHeader." .. list[1]
-    local values = read_part(p, list.part)
-    local size, count = values.HeaderSize, values.ElementCount
-    if values.HeaderID ~= list[2] or size < 12 or size > p.limit - begin or count > (size - 12) / 6 then
-        wrong(p, path, "HeaderID, HeaderSize or ElementCount is wrong", "B-431")
-    end
-    take(p, path .. ".FormatNameList", size - 12)
-    p.at = math.min(begin + align4(size), p.limit)
-end
-
-local function read_lists(p)
-    for _, list in ipairs(LISTS) do
-        section(p, "MultiQueueFormatHeader." .. list[1], function() read_list(p, list) end)
-    end
-    section(p, "MultiQueueFormatHeader.Signature", function()
-        local begin, values = p.at, read_part(p, LIST_SIGNATURE)
-        if values.ID ~= 0x015E then wrong(p, "MQFSignatureHeader.ID", "not 0x015E", "wire.md 2.8") end
-        take(p, "MultiQueueFormatHeader.Signature.Signature", values.Size)
-        p.at = math.min(begin + align4(8 + values.Size), p.limit)
-    end)
-end
-
--- The headers behind the body.
-local function read_tail(p, message)
-    if has(message.base.Flags, 5) then section(p, "DebugHeader", function() read_debug(p) end) end
-    if has(message.user.Flags, 28) then section(p, "SoapHeader", function() read_soap(p) end) end
-    if has(message.user.Flags, 23) then section(p, "MultiQueueFormatHeader", function() read_lists(p) end) end
-end
-
--- Where the headers behind the body would end, if they began at `at`; nil if they do not fit.
-local function tail_end(p, message, at)
-    local tried = { tvb = p.tvb, at = at, limit = p.limit, there = p.there }
-    local ok, problem = pcall(read_tail, tried, message)
-    if not ok and problem ~= STOP then error(problem, 0) end
-    return ok and tried.at or nil
+    take(p, "SecurityHeader.SecurityData", total)
 end
 
 -- ---- packets ------------------------------------------------------------------------------------
@@ -583,10 +433,6 @@ local function read_properties(p, message)
     message.body = p.at
     take(p, "MessagePropertiesHeader.MessageBody", values.MessageSize)
     local tail = begin + align4(p.at - begin)
-    if values.AllocationBodySize > values.MessageSize and tail_end(p, message, tail) ~= p.limit then
-        local other = begin + align4(message.body + values.AllocationBodySize - begin) -- is that there, too (OP-4)?
-        if tail_end(p, message, other) == p.limit then tail = other end
-    end
     take(p, "MessagePropertiesHeader.Padding", tail - p.at)
 end
 
@@ -626,7 +472,6 @@ local function read_message(p, message, total)
     if has(flags, 20) then section(p, "TransactionHeader", function() read_transaction(p, message) end) end
     if has(flags, 19) then section(p, "SecurityHeader", function() read_security(p) end) end
     section(p, "MessagePropertiesHeader", function() read_properties(p, message) end)
-    read_tail(p, message)
     if p.at < p.limit then take(p, "Trailing", p.limit - p.at) end
     if has(message.base.Flags, 4) then
         p.at, p.limit = p.limit, total
