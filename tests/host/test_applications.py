@@ -4,7 +4,6 @@ the network, and nothing of it if it fails; whatever ends, the messages that som
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -146,17 +145,6 @@ def test_what_another_application_has_taken_cannot_be_removed(host: Host, manage
     assert nothing == []
     (done,) = do(manager, one.commits(taken=_keys(found)))
     assert done == []
-
-
-def test_two_commits_of_one_batch_share_the_room_that_there_is(tmp_path: Path) -> None:
-    host = Host(tmp_path / "host", Config(quota=3000))
-    one, other = App(host.manager), App(host.manager)
-    sent, refused = do(
-        host.manager, one.commits(Letter("plain", bytes(2000))), other.commits(Letter("plain", bytes(2000)))
-    )
-    assert len(sent) == 1
-    assert isinstance(refused, StoreFull)
-    assert len(host.content("plain")) == 1
 
 
 # ---- waiting
@@ -623,15 +611,9 @@ def test_an_order_happens_once_and_its_errors_are_the_same(store: Path) -> None:
 
 _WRONG: list[tuple[dict[str, Any], str]] = [
     ({"ttrq": 5.5}, "ttrq is 5.5; it has to be int or None"),
-    ({"ttbr": "1 h"}, "ttbr is '1 h'; it has to be int or None"),
-    ({"priority": "3"}, "priority is '3'; it has to be int"),
     ({"label": None}, "label is None; it has to be str"),
-    ({"delivery": 3}, "delivery is 3; it has to be str or None"),
     ({"dead_letter": "no"}, "dead_letter is 'no'; it has to be bool"),
-    ({"administration_queue": 5}, "administration_queue is 5; it has to be str or None"),
     ({"correlation_id": "x" * 20}, "correlation_id is 'x+'; it has to be bytes"),
-    ({"extension": "more"}, "extension is 'more'; it has to be bytes"),
-    ({"body_type": 1.0}, "body_type is 1.0; it has to be int"),
 ]
 
 
@@ -943,46 +925,6 @@ def test_that_it_cannot_happen_any_more_is_said_though_an_answer_was_lost(
     with Client(store) as client, pytest.raises(told or NotTaken):
         client.access.commit(Commit((17,)))
     cutter.thread.join(DEADLINE_S)
-
-
-def test_who_waits_through_serve_can_be_interrupted_and_goes_on(store: Path, serve: Serve) -> None:
-    waiter = (
-        "import signal, sys\nfrom ordack.client import Client, Empty\n"
-        "class Stop(Exception): pass\n"
-        "def stop(_, frame):\n"
-        "    if b'take' in frame.f_locals.get('question', b''):\n"  # it has asked
-        "        signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n"
-        "        raise Stop\n"
-        "signal.signal(signal.SIGUSR1, stop)\n"
-        "with Client(sys.argv[1]) as client:\n"
-        "    try:\n"
-        "        print('waits', flush=True)\n"
-        "        with client.queue('line1').receive(timeout=60) as message: pass\n"
-        "    except Stop:\n"
-        "        client.send('plain', b'goes on')\n"
-    )
-    command = [sys.executable, "-c", waiter, str(store)]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "waits\n"
-        until(lambda: process.send_signal(signal.SIGUSR1) or process.poll() is not None, "it ends")
-        assert process.returncode == 0
-    with Client(store) as client:
-        client.send("line1", b"1")
-        assert [message.body for message in client.queue("plain").peek()] == [b"goes on"]
-        with client.queue("line1").receive() as message:
-            assert message.body == b"1"
-    assert serve.process.poll() is None
-
-
-def test_a_store_that_was_removed_under_serve_is_said_and_not_waited_for(store: Path, serve: Serve) -> None:
-    with Client(store) as client:
-        client.send("line1", b"1")
-        os.kill(serve.process.pid, signal.SIGKILL)
-        serve.process.wait(DEADLINE_S)
-        shutil.rmtree(store)
-        with pytest.raises(StoreError):
-            client.send("line1", b"2")
 
 
 def test_errors_cross_the_socket_as_what_they_are() -> None:

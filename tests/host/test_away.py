@@ -386,13 +386,6 @@ def test_a_serve_whose_certificate_is_for_another_address_is_not_believed(store:
     serve.stop()
 
 
-def test_who_speaks_tls_where_none_is_spoken_hears_so(served: tuple[Serve, str], plant: Plant) -> None:
-    with pytest.raises(StoreUnreachable, match=r"tls://127.0.0.1:.* cannot be reached: "):
-        ordack.connect(served[1].replace("tcp", "tls"), **_tls(plant))
-    _, _, said = served[0].stop()
-    assert said.count("an application is disconnected: a frame of") == 1
-
-
 # ---- who means harm, or is broken
 
 

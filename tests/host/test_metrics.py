@@ -24,7 +24,7 @@ from ordack.client import Client
 from ordack.server import health, monitor, tcp
 from ordack.server.listener import Listener
 from ordack.server.metrics import LABEL_MAX, METRICS, NAMED_MAX, Metrics, safe_label
-from ordack.store import Store, StoreError
+from ordack.store import Store
 from ordack.store.counters import OTHER, PEERS_MAX, Peers, Spread
 from ordack.store.look import StoreBeside
 
@@ -220,53 +220,6 @@ def test_a_stuck_loop_and_a_store_that_fails_are_problems(tmp_path: Path) -> Non
         assert health.glance(manager, store)["problems"] == ["the store refuses changes: the disk is on fire"]
         manager.poll(1001 + FAILURE_MS, 1_800_000_000)
         assert health.glance(manager, store)["problems"] == []
-
-
-def test_what_waits_behind_a_loop_that_stands_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that would turn the queue manager's loop asks, and so it stands."""
-    monkeypatch.setattr(health, "STUCK_S", 0.2)
-    monkeypatch.setattr(monitor, "FRESH_S", 0.0)
-    with Store(tmp_path, create=True) as store:
-        manager = Manager(store, tcp.now())
-        manager.links.counters.turned = time.monotonic()
-        with answering(manager) as port:
-            status, body = until(
-                lambda: found if (found := get(port, "/healthz"))[0] != 200 else None, "somebody notices that it stands"
-            )
-            assert status == 503
-            assert "has not come round" in body
-            manager.links.counters.turned = time.monotonic() + DEADLINE_S
-            until(lambda: get(port, "/healthz")[0] == 200, "it goes on")
-
-
-def test_a_store_that_cannot_be_read_is_a_problem_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "FRESH_S", 0.0)
-    with Store(tmp_path, create=True) as store:
-        manager = Manager(store, tcp.now())
-        manager.links.counters.turned = time.monotonic() + DEADLINE_S
-
-        def fail(_store: Store, _quota: int) -> Any:
-            raise StoreError("the disk has gone")
-
-        opened: list[StoreBeside] = []
-
-        async def sample_nothing(_self: monitor.Monitor) -> None:
-            """It would open a store, too."""
-
-        monkeypatch.setattr(monitor.Monitor, "_sample", sample_nothing)
-        monkeypatch.setattr(monitor, "StoreBeside", lambda folder: opened.append(StoreBeside(folder)) or opened[-1])
-        with answering(manager) as port, monkeypatch.context() as broken:
-            assert get(port, "/healthz")[0] == 200
-            assert len(opened) == 1
-            broken.setattr(StoreBeside, "room", fail)
-            status, body = get(port, "/metrics")
-            assert (status, json.loads(body)["problems"]) == (503, ["the disk has gone"])
-            told = until(lambda: json.loads(get(port, "/healthz")[1])["problems"], "it is told")  # an answer stands
-            assert told == ["the disk has gone"]
-            broken.undo()
-            for path in ("/healthz", "/metrics"):
-                until(lambda path=path: get(port, path)[0] == 200, f"{path} can be read again")
-        assert len(opened) == 4  # for health, for metrics, and for both again, since the first may be broken
 
 
 def test_a_defect_is_told_and_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,17 +143,6 @@ def test_pings_stop_while_the_loop_hangs(systemd: Systemd, tmp_path: Path, monke
     assert systemd.quiet()
 
 
-def test_pings_that_another_process_is_to_send_are_not_sent(
-    systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(ENVIRONMENT, "WATCHDOG_USEC", "20000")
-    monkeypatch.setitem(ENVIRONMENT, "WATCHDOG_PID", str(os.getpid()))
-    serve = Serve(tmp_path)
-    serve.stop()
-    assert "READY" in systemd.next()
-    assert systemd.next() == {"STOPPING": "1"}
-
-
 @pytest.mark.parametrize("address", ["/no/such/socket", "@nobody"])
 def test_a_socket_that_is_nonsense_is_told_once(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENVIRONMENT, "NOTIFY_SOCKET", address)

@@ -56,21 +56,6 @@ def _left(store: Path) -> list[int]:
         return [int(message.body) for message in client.queue("plain").peek()]
 
 
-def _shell(command: str, store: Path) -> subprocess.CompletedProcess[str]:
-    """A line of shell in which `receive` is the command on the queue plain of this store."""
-    line = command.replace("receive", f"{sys.executable} -m ordack receive --store '{store}' plain")
-    done = subprocess.run(
-        ["/bin/bash", "-o", "pipefail", "-c", line],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
-    return done
-
-
 def _start(store: Path, *options: str, stdout: IO[str] | None = None) -> Running:
     """`receive` on the queue plain."""
     return Running("receive", "--store", str(store), "plain", *options, stdout=stdout)
@@ -168,21 +153,6 @@ def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(store: Path, unbuffe
         assert len(list(client.queue("plain").peek())) == 8
 
 
-def test_a_pipe_that_does_not_block_takes_all_all_the_same(store: Path) -> None:
-    with Client(store) as client:
-        client.send("plain", bytes(1 << 20))
-    program = "import os; os.set_blocking(1, False); from ordack.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "receive", "--store", str(store), "plain", "--json"],
-        capture_output=True,
-        env=ENVIRONMENT,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert len(base64.b64decode(json.loads(done.stdout)["body_base64"])) == 1 << 20
-
-
 # ---- a disk that is full, signals ---------------------------------------------------------------------
 
 
@@ -255,11 +225,6 @@ def test_a_signal_ends_a_receive_that_waits_for_its_reader(thousand: Path, numbe
     assert process.wait(DEADLINE_S) == 128 + number  # nobody has read until then
     assert process.communicate()[1] == "ordack: nothing was removed from plain\n"
     assert len(_left(thousand)) == 1000
-
-
-def test_a_signal_that_is_ignored_ends_nothing(thousand: Path) -> None:
-    done = _shell("trap '' INT HUP; (kill -INT $BASHPID; kill -HUP $BASHPID; exec receive --count 3 --json)", thousand)
-    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 3, "")
 
 
 @FORMS

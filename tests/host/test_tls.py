@@ -289,16 +289,6 @@ def test_who_shows_another_certificate_gets_no_message(
     asyncio.run(run())
 
 
-def test_whom_this_sides_certificate_does_not_please_is_named(tmp_path: Path, plant: Plant) -> None:
-    async def run() -> None:
-        async with serving(tmp_path / "there", Config(), tls=Tls(plant.files("plant"))) as server:
-            here = Tls(plant.files("press-3", "theirs", "ours"))
-            reason = await _reason(tmp_path / "here", ("localhost", server.port), here)
-            assert "this side's certificate" in reason
-
-    asyncio.run(run())
-
-
 def test_a_next_hop_without_tls_is_told_as_such(tmp_path: Path, plant: Plant) -> None:
     async def run() -> None:
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -151,28 +151,6 @@ def test_a_small_terminal_shows_first_what_is_wrong(store: Path, screen: Callabl
     assert "and 35 more" in large.text
 
 
-def test_a_pipe_gets_the_text_of_status_again_and_again(store: Path) -> None:
-    once = ordack("status", "--store", store).stdout
-    with _watching(store, "0.1") as process:
-        assert process.stdout
-        groups: list[str] = [""]
-        while len(groups) < 4:
-            line = process.stdout.readline()
-            if line == "\n":
-                groups.append("")
-            else:
-                groups[-1] += line
-        for group in groups[:3]:
-            when, _, text = group.partition("\n")
-            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", when)
-            assert text == once
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert process.wait(DEADLINE_S) == 0
-        assert process.stderr
-        assert process.stderr.read() == ""
-
-
 def test_json_lines_are_those_of_status_with_the_time(store: Path) -> None:
     with _watching(store, "0.1", "--json") as process:
         assert process.stdout
