@@ -6,9 +6,9 @@ are bounded: NAMED_MAX queues, destinations and peers have their own, and all ot
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -32,62 +32,19 @@ NO_ROOM = "no room"
 Numbers = dict[str, float]  # by label
 
 
-class About(NamedTuple):
-    """A metric: "counter", "gauge" or "histogram", its label or "", and what it says."""
-
-    kind: str
-    label: str
-    meaning: str
+def _counter(name: str, meaning: str, value: float | Numbers, label: str = "") -> Metric:
+    return _filled(CounterMetricFamily(name, meaning, labels=[label] if label else []), value)
 
 
-METRICS = {
-    "ordack_healthy": About("gauge", "", "1 if /healthz answers with status 200, else 0"),
-    "ordack_commit_seconds": About("histogram", "", "Time that the disk took to make a transaction durable"),
-    "ordack_syncs_total": About("counter", "", "Waits for the disk, of commits and checkpoints"),
-    "ordack_checkpoints_total": About("counter", "", "Copies of the write-ahead log into the database's file"),
-    "ordack_wal_bytes": About("gauge", "", "Content of the write-ahead log"),
-    "ordack_store_room_bytes": About("gauge", "", "What may still be stored, within the quota and on the disk"),
-    "ordack_store_failures_total": About("counter", "", "Times that the store could not be read or written"),
-    "ordack_batch_messages": About("histogram", "", "Messages from the network that one transaction has stored"),
-    "ordack_refused_total": About("counter", "reason", "Messages that were refused; repetitions included"),
-    "ordack_order_ack_seconds": About(
-        "histogram",
-        "",
-        "Time from the first transmission of a message to its OrderAck, one message a destination at once",
-    ),
-    "ordack_applications": About("gauge", "", "Applications that are connected to serve"),
-    "ordack_application_sent_total": About("counter", "", "Messages that applications have sent through serve"),
-    "ordack_application_removed_total": About("counter", "", "Messages that applications have received and removed"),
-    "ordack_queue_messages": About("gauge", "queue", "Messages in a local queue"),
-    "ordack_queue_bytes": About("gauge", "queue", "Bytes of the messages in a local queue"),
-    "ordack_queue_oldest_seconds": About("gauge", "queue", "Age of the oldest message that can be received"),
-    "ordack_outgoing_messages": About("gauge", "destination", "Messages in an outgoing queue"),
-    "ordack_outgoing_bytes": About("gauge", "destination", "Bytes of the messages in an outgoing queue"),
-    "ordack_outgoing_oldest_seconds": About(
-        "gauge", "destination", "Age of the oldest message that is still to be sent"
-    ),
-    "ordack_outgoing_unacknowledged": About("gauge", "destination", "Transactional messages without an OrderAck"),
-    "ordack_incoming_refused": About(
-        "gauge", "stream", "Messages of an incoming stream that were not the next one, since its last accepted message"
-    ),
-    "ordack_incoming_idle_seconds": About("gauge", "stream", "Time since the last message of an incoming stream"),
-    "ordack_sessions_refused_total": About(
-        "counter",
-        "reason",
-        "Connections that were refused: too many (limit), not from there (allow-list), no TLS (tls)",
-    ),
-    "ordack_sessions_ended_total": About("counter", "rule", "Sessions that are over, by the rule that ended them"),
-    "ordack_peer_sessions": About("gauge", "peer", "Sessions with a peer, those in their handshake included"),
-    "ordack_peer_in_flight": About(
-        "gauge", "peer", "Messages and OrderAcks on the wire that the peer has not acknowledged"
-    ),
-    "ordack_peer_received_total": About("counter", "peer", "Messages from a peer, repetitions included"),
-    "ordack_peer_received_bytes_total": About("counter", "peer", "Bytes from a peer"),
-    "ordack_peer_sent_total": About("counter", "peer", "Messages that were sent to a peer, repetitions included"),
-    "ordack_peer_sent_bytes_total": About("counter", "peer", "Bytes to a peer"),
-    "ordack_peer_resent_total": About("counter", "peer", "Transactional messages that were sent to a peer again"),
-    "ordack_peer_refused_total": About("counter", "peer", "Messages from a peer that were refused"),
-}
+def _gauge(name: str, meaning: str, value: float | Numbers, label: str = "") -> Metric:
+    return _filled(GaugeMetricFamily(name, meaning, labels=[label] if label else []), value)
+
+
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, value: float | Numbers) -> Metric:
+    """value: by label, if it has one."""
+    for label, number in value.items() if isinstance(value, dict) else [(None, value)]:
+        family.add_metric([] if label is None else [label], number)
+    return family
 
 
 class Metrics:
@@ -100,103 +57,113 @@ class Metrics:
     def text(self, store: Store) -> tuple[bytes, str]:
         """All metrics in Prometheus' text format, and its media type. store: on a connection of the thread that calls.
         Raises StoreError."""
-        registry = (
-            CollectorRegistry()
-        )  # not the global one: a program may run several queue managers, and others' metrics
-        registry.register(_Collected([*self._families(store), *self._process.collect()]))
+        # not the global registry: a program may run several queue managers, and others' metrics
+        registry = CollectorRegistry()
+        families = [*self._of_store(store), *self._of_queues(store), *self._of_peers(), *self._process.collect()]
+        registry.register(_Collected(families))
         encode, media_type = choose_encoder("")
         return encode(registry), media_type
 
-    def _families(self, store: Store) -> Iterator[Metric]:
-        for name, found in {**self._of_store(store), **self._of_queues(store), **self._of_peers()}.items():
-            about = METRICS[name]
-            if isinstance(found, Spread):
-                yield _as_histogram(name, about, found)
-                continue
-            make = CounterMetricFamily if about.kind == "counter" else GaugeMetricFamily
-            family = make(name, about.meaning, labels=[about.label] if about.label else [])
-            for label, number in found.items() if isinstance(found, dict) else [("", found)]:
-                family.add_metric([label] if about.label else [], number)
-            yield family
-
-    def _of_store(self, store: Store) -> dict[str, float | Spread | Numbers]:
+    def _of_store(self, store: Store) -> Iterator[Metric]:
         work, counters = self._manager.store.work, self._manager.links.counters
         applications = self._manager.applications
-        return {
-            "ordack_healthy": not glance(self._manager, store)["problems"],
-            "ordack_commit_seconds": work.commits,
-            "ordack_syncs_total": work.syncs,
-            "ordack_checkpoints_total": work.checkpoints,
-            "ordack_wal_bytes": work.log_bytes,
-            "ordack_store_room_bytes": max(store.room(self._manager.config.quota).bytes, 0),
-            "ordack_store_failures_total": counters.store_failures,
-            "ordack_batch_messages": counters.batches,
-            "ordack_order_ack_seconds": counters.order_acks,
-            "ordack_applications": len(applications),
-            "ordack_application_sent_total": applications.sent,
-            "ordack_application_removed_total": applications.removed,
-        }
+        healthy = not glance(self._manager, store)["problems"]
+        room = max(store.room(self._manager.config.quota).bytes, 0)
+        yield _gauge("ordack_healthy", "1 if /healthz answers with status 200, else 0", healthy)
+        text = "Time that the disk took to make a transaction durable"
+        yield _histogram("ordack_commit_seconds", text, work.commits, 1_000_000)
+        yield _counter("ordack_syncs_total", "Waits for the disk, of commits and checkpoints", work.syncs)
+        text = "Copies of the write-ahead log into the database's file"
+        yield _counter("ordack_checkpoints_total", text, work.checkpoints)
+        yield _gauge("ordack_wal_bytes", "Content of the write-ahead log", work.log_bytes)
+        text = "What may still be stored, within the quota and on the disk"
+        yield _gauge("ordack_store_room_bytes", text, room)
+        text = "Times that the store could not be read or written"
+        yield _counter("ordack_store_failures_total", text, counters.store_failures)
+        text = "Messages from the network that one transaction has stored"
+        yield _histogram("ordack_batch_messages", text, counters.batches)
+        text = "Time from the first transmission of a message to its OrderAck, one message a destination at once"
+        yield _histogram("ordack_order_ack_seconds", text, counters.order_acks, 1000)
+        yield _gauge("ordack_applications", "Applications that are connected to serve", len(applications))
+        text = "Messages that applications have sent through serve"
+        yield _counter("ordack_application_sent_total", text, applications.sent)
+        text = "Messages that applications have received and removed"
+        yield _counter("ordack_application_removed_total", text, applications.removed)
 
-    def _of_queues(self, store: Store) -> dict[str, float | Spread | Numbers]:
+    def _of_queues(self, store: Store) -> Iterator[Metric]:
         now = time.time()
-        names = PeerNames(self._manager.config.names)
+        added = PeerNames(self._manager.config.names).added
         with store.snapshot():
             queues = sorted(store.queues.all(), key=lambda queue: -queue.messages)
-            named = queues[:NAMED_MAX]
-            oldest = [store.messages.oldest(queue.identifier) if queue.messages else None for queue in named]
+            oldest = [
+                (queue.name, max(now - arrived / 1e6, 0))
+                for queue in queues[:NAMED_MAX]
+                if queue.messages and (arrived := store.messages.oldest(queue.identifier)) is not None
+            ]
             waiting = sorted(store.outgoing.depths(), key=lambda depth: -depth.messages)
             streams = sorted(incoming(store), key=lambda stream: -stream["reject_count"])
         without_ack = {told["format_name"]: told["no_ack_count"] for told in self._manager.shown.get("outgoing", ())}
-        sent = waiting[:NAMED_MAX]
+        sent = [(one.format_name, one.oldest_sent) for one in waiting[:NAMED_MAX] if one.oldest_sent is not None]
         of = [f"{stream['peer_name'] or stream['source']} {stream['destination']}" for stream in streams]
-        return {
-            "ordack_incoming_refused": _labelled(zip(of, (stream["reject_count"] for stream in streams))),
-            "ordack_incoming_idle_seconds": _labelled(
-                zip(of[:NAMED_MAX], (max(now - stream["last_access"], 0) for stream in streams))
-            ),
-            "ordack_queue_messages": _labelled((queue.name, queue.messages) for queue in queues),
-            "ordack_queue_bytes": _labelled((queue.name, queue.bytes) for queue in queues),
-            "ordack_queue_oldest_seconds": _labelled(
-                (queue.name, max(now - arrived / 1e6, 0))
-                for queue, arrived in zip(named, oldest)
-                if arrived is not None
-            ),
-            "ordack_outgoing_messages": _labelled(
-                (names.added(depth.format_name), depth.messages) for depth in waiting
-            ),
-            "ordack_outgoing_bytes": _labelled((names.added(depth.format_name), depth.bytes) for depth in waiting),
-            "ordack_outgoing_oldest_seconds": _labelled(
-                (names.added(depth.format_name), max(now - depth.oldest_sent, 0))
-                for depth in sent
-                if depth.oldest_sent is not None
-            ),
-            "ordack_outgoing_unacknowledged": _labelled(
-                (names.added(depth.format_name), without_ack.get(depth.format_name, 0)) for depth in waiting
-            ),
-        }
 
-    def _of_peers(self) -> dict[str, float | Spread | Numbers]:
+        def by_queue(name: str, meaning: str, rows: Iterable[tuple[str, float]]) -> Metric:
+            return _gauge(name, meaning, _labelled(rows), "queue")
+
+        def by_destination(name: str, meaning: str, rows: Iterable[tuple[str, float]]) -> Metric:
+            return _gauge(name, meaning, _labelled((added(text), number) for text, number in rows), "destination")
+
+        yield by_queue("ordack_queue_messages", "Messages in a local queue", ((q.name, q.messages) for q in queues))
+        text = "Bytes of the messages in a local queue"
+        yield by_queue("ordack_queue_bytes", text, ((queue.name, queue.bytes) for queue in queues))
+        yield by_queue("ordack_queue_oldest_seconds", "Age of the oldest message that can be received", oldest)
+        text = "Messages in an outgoing queue"
+        yield by_destination("ordack_outgoing_messages", text, ((one.format_name, one.messages) for one in waiting))
+        text = "Bytes of the messages in an outgoing queue"
+        yield by_destination("ordack_outgoing_bytes", text, ((one.format_name, one.bytes) for one in waiting))
+        text = "Age of the oldest message that is still to be sent"
+        yield by_destination("ordack_outgoing_oldest_seconds", text, ((name, max(now - at, 0)) for name, at in sent))
+        text = "Transactional messages without an OrderAck"
+        rows = ((one.format_name, without_ack.get(one.format_name, 0)) for one in waiting)
+        yield by_destination("ordack_outgoing_unacknowledged", text, rows)
+        text = "Messages of an incoming stream that were not the next one, since its last accepted message"
+        refused = _labelled(zip(of, (stream["reject_count"] for stream in streams)))
+        yield _gauge("ordack_incoming_refused", text, refused, "stream")
+        idle = _labelled(zip(of[:NAMED_MAX], (max(now - stream["last_access"], 0) for stream in streams)))
+        text = "Time since the last message of an incoming stream"
+        yield _gauge("ordack_incoming_idle_seconds", text, idle, "stream")
+
+    def _of_peers(self) -> Iterator[Metric]:
         counters = self._manager.links.counters
         peers = list(counters.peers)
         refused = [(name, counts.refused.copy()) for name, counts in peers]
-        return {
-            "ordack_refused_total": _labelled(
-                (_reason(message_class), count) for _, by_class in refused for message_class, count in by_class.items()
-            ),
-            "ordack_sessions_refused_total": _labelled(counters.sessions_refused.items()),
-            "ordack_sessions_ended_total": _labelled(counters.ends.copy().items()),
-            "ordack_peer_sessions": _labelled((name, counts.sessions) for name, counts in peers),
-            "ordack_peer_in_flight": _labelled(
-                (told["peer_name"] or told["name"], told["in_flight"])
-                for told in self._manager.shown.get("sessions", ())
-            ),
-            "ordack_peer_received_total": _labelled((name, counts.received) for name, counts in peers),
-            "ordack_peer_received_bytes_total": _labelled((name, counts.received_bytes) for name, counts in peers),
-            "ordack_peer_sent_total": _labelled((name, counts.sent) for name, counts in peers),
-            "ordack_peer_sent_bytes_total": _labelled((name, counts.sent_bytes) for name, counts in peers),
-            "ordack_peer_resent_total": _labelled((name, counts.resent) for name, counts in peers),
-            "ordack_peer_refused_total": _labelled((name, sum(by_class.values())) for name, by_class in refused),
-        }
+        classes_of = [(_reason(number), count) for _, by_class in refused for number, count in by_class.items()]
+        text = "Messages that were refused; repetitions included"
+        yield _counter("ordack_refused_total", text, _labelled(classes_of), "reason")
+        text = "Connections that were refused: too many (limit), not from there (allow-list), no TLS (tls)"
+        yield _counter("ordack_sessions_refused_total", text, _labelled(counters.sessions_refused.items()), "reason")
+        text = "Sessions that are over, by the rule that ended them"
+        yield _counter("ordack_sessions_ended_total", text, _labelled(counters.ends.copy().items()), "rule")
+        sessions = _labelled((name, counts.sessions) for name, counts in peers)
+        text = "Sessions with a peer, those in their handshake included"
+        yield _gauge("ordack_peer_sessions", text, sessions, "peer")
+        shown = self._manager.shown.get("sessions", ())
+        flying = _labelled((told["peer_name"] or told["name"], told["in_flight"]) for told in shown)
+        text = "Messages and OrderAcks on the wire that the peer has not acknowledged"
+        yield _gauge("ordack_peer_in_flight", text, flying, "peer")
+        for name, meaning in _OF_PEER.items():
+            rows = _labelled((peer, getattr(counts, name)) for peer, counts in peers)
+            yield _counter(f"ordack_peer_{name}_total", meaning, rows, "peer")
+        rows = _labelled((name, sum(by_class.values())) for name, by_class in refused)
+        yield _counter("ordack_peer_refused_total", "Messages from a peer that were refused", rows, "peer")
+
+
+_OF_PEER = {
+    "received": "Messages from a peer, repetitions included",
+    "received_bytes": "Bytes from a peer",
+    "sent": "Messages that were sent to a peer, repetitions included",
+    "sent_bytes": "Bytes to a peer",
+    "resent": "Transactional messages that were sent to a peer again",
+}
 
 
 class _Collected(Collector):
@@ -207,17 +174,12 @@ class _Collected(Collector):
         return self._families
 
 
-def _as_histogram(name: str, about: About, spread: Spread) -> Metric:
-    """Cumulative, in seconds if the name says so."""
+def _histogram(name: str, meaning: str, spread: Spread, unit: int = 1) -> Metric:
+    """Cumulative; unit: so many of the spread's make one."""
     counts, total = spread.counts.copy(), spread.total
-    unit = {"ordack_commit_seconds": 1_000_000, "ordack_order_ack_seconds": 1000}.get(name, 1)
-    buckets = []
-    so_far = 0
-    for bound, count in zip((*spread.bounds, None), counts):
-        so_far += count
-        buckets.append(("+Inf" if bound is None else f"{bound / unit:g}", float(so_far)))
-    family = HistogramMetricFamily(name, about.meaning)
-    family.add_metric([], buckets, total / unit)
+    bounds = [*(f"{bound / unit:g}" for bound in spread.bounds), "+Inf"]
+    family = HistogramMetricFamily(name, meaning)
+    family.add_metric([], list(zip(bounds, map(float, itertools.accumulate(counts)))), total / unit)
     return family
 
 
