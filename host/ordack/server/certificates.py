@@ -28,6 +28,10 @@ AUTHORITY = "ca"
 # A board begins with a clock of 2000 or 2021 until somebody sets it, and a certificate must not be too new for it.
 NOT_BEFORE = datetime(2000, 1, 1, tzinfo=UTC)
 SOON_DAYS = 30
+_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,62}[A-Za-z0-9])?")
 
 
@@ -58,14 +62,8 @@ def init(folder: Path, name: str, days: int) -> Made:
     _refuse_existing([folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"], "certificates that it has signed")
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     until = _end(days)
-    made = (
-        _begun(subject, subject, key.public_key(), key.public_key(), until)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    made = _signed(_common(name), _common(name), key.public_key(), key, until, True)
     return Made(_write(folder, AUTHORITY, made, key), until)
 
 
@@ -86,17 +84,8 @@ def issue(folder: Path, name: str, hosts: Sequence[str], days: int, board: bool 
     until = min(_end(days), authority.not_valid_after_utc)
     key = ec.generate_private_key(ec.SECP256R1())
     alternatives = x509.SubjectAlternativeName(list(dict.fromkeys(map(_general_name, (name, *hosts)))))
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    made = (
-        _begun(subject, authority.subject, key.public_key(), signer.public_key(), until)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
-        )
-        .add_extension(alternatives, critical=False)
-        .sign(signer, hashes.SHA256())
-    )
+    purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    made = _signed(_common(name), authority.subject, key.public_key(), signer, until, False, purposes, alternatives)
     return Made(_write(folder, name, made, key, authority if board else None), until)
 
 
@@ -180,14 +169,23 @@ def _general_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host.encode("idna").decode())
 
 
-def _begun(
+def _common(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _signed(
     subject: x509.Name,
     issuer: x509.Name,
     public: ec.EllipticCurvePublicKey,
-    signer: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePrivateKey,
     until: datetime,
-) -> x509.CertificateBuilder:
-    return (
+    is_authority: bool,
+    *others: x509.ExtensionType,
+) -> x509.Certificate:
+    """others: extensions besides those that every certificate has."""
+    usage = dict.fromkeys(_USAGES, False)
+    usage |= dict.fromkeys(("key_cert_sign", "crl_sign") if is_authority else ("digital_signature",), True)
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -195,23 +193,16 @@ def _begun(
         .serial_number(x509.random_serial_number())
         .not_valid_before(NOT_BEFORE)
         .not_valid_after(until)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
     )
-
-
-def _usage(signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    for other in (
+        x509.SubjectKeyIdentifier.from_public_key(public),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+        *others,
+    ):
+        builder = builder.add_extension(other, critical=False)
+    return builder.sign(signer, hashes.SHA256())
 
 
 def _write(
