@@ -397,9 +397,7 @@ static const char *letters(void)
     uint32_t k;
 
     for (k = 0; k < found_count; k++) {
-        text[k] = found[k].detail >= MQQB_AUDIT_LATE
-                      ? '!'
-                      : (found[k].unknown ? "raisctd" : "RAISCTD")[found[k].kind];
+        text[k] = found[k].detail >= MQQB_AUDIT_LATE ? '!' : (found[k].unknown ? "raisctd" : "RAISCTD")[found[k].kind];
     }
     text[k] = 0;
     return text;
@@ -1187,16 +1185,7 @@ static void test_id_went_back(void)
 /* Connection 0 is as old as connection 1, which has the higher sequence. */
 static void test_a_lower_sequence_on_an_older_connection(void)
 {
-    enum {
-        PROVEN,
-        NOT_ACKED,
-        ACKED_ELSEWHERE,
-        SHOWN_ELSEWHERE,
-        NOT_SHOWN,
-        SHOWN_BEFORE,
-        FORWARDED,
-        CASES
-    };
+    enum { PROVEN, NOT_ACKED, ACKED_ELSEWHERE, SHOWN_ELSEWHERE, NOT_SHOWN, SHOWN_BEFORE, FORWARDED, CASES };
     const char *const expected[CASES] = {[PROVEN] = "I"};
 
     for (uint32_t k = 0; k < CASES; k++) {
