@@ -12,27 +12,17 @@
 #define SEEN 0x01u
 #define HELD 0x02u /* JN or JP: an OrderAck does not settle it (B-237) */
 #define ORDERED 0x04u
-#define SESSIONED 0x08u
 #define FINAL 0x10u
 #define INSERTED 0x20u    /* its FinalAck shows that it was in the queue */
 #define TWO_IDS 0x40u     /* another MessageID or number was reported */
 #define TWICE 0x80u       /* two FinalAcks were reported */
 #define ASKED 0x100u      /* JN, JP or FA: a FinalAck should come (B-116) */
-#define BARE 0x200u       /* the SessionHeader that covers it names no recoverable message (B-224) */
 #define ACCEPTED 0x400u   /* an OrderAck covers it, and nothing that was seen leads past it (B-270) */
 #define RENUMBERED 0x800u /* its MessageID came under another number too; and no other MessageID under this one */
 
 /* mqqb_audit_direction.unknown: what was reported already. */
 #define UNKNOWN_ACK 1u
 #define UNKNOWN_COUNT 2u
-
-#if defined(__GNUC__)
-#define PREFETCH(place) __builtin_prefetch(place)
-#else
-#define PREFETCH(place) ((void)(place))
-#endif
-#define LINE 64u /* bytes of a cache line, mostly */
-#define AHEAD 6u /* rows between the steps of fetching */
 
 typedef mqqb_audit_sequence sequence;
 
@@ -304,25 +294,6 @@ static void give_piece(mqqb_audit *a, uint32_t at)
 {
     a->slots[at - 1].message_id = a->slots_free;
     a->slots_free = at;
-}
-
-static uint32_t take_sent(mqqb_audit *a, uint32_t window)
-{
-    uint32_t at = a->sent_free[window];
-
-    if (at != 0) {
-        a->sent_free[window] = a->sent[at - 1].next;
-    } else {
-        at = a->sent_used + 1;
-        a->sent_used += 1u << window;
-    }
-    return at;
-}
-
-static void give_sent(mqqb_audit *a, uint32_t at, uint32_t window)
-{
-    a->sent[at - 1].next = a->sent_free[window];
-    a->sent_free[window] = at;
 }
 
 /* ---- slots ------------------------------------------------------------------------------------ */
@@ -675,69 +646,6 @@ static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *
 
 /* ---- session acknowledgements ----------------------------------------------------------------- */
 
-/* A message waits for its session acknowledgement. */
-static void remember_sent(mqqb_audit *a, mqqb_audit_direction *own, const mqqb_audit_slot *slot, uint32_t flow)
-{
-    uint32_t size = own->sent == 0 ? 0 : 1u << own->window;
-    mqqb_audit_sent *sent;
-
-    if (own->sent_count == size) {
-        if (size == 0) {
-            own->window = MQQB_AUDIT_SENT_MIN;
-            own->sent = take_sent(a, own->window);
-            own->sent_first = 0;
-        } else if (own->window == MQQB_AUDIT_SENT_MAX) {
-            own->sent_first++;
-            own->sent_count--;
-        } else {
-            const uint32_t wider = take_sent(a, own->window + 1);
-            uint32_t k;
-            for (k = 0; k < size; k++) {
-                a->sent[wider - 1 + k] = a->sent[own->sent - 1 + ((own->sent_first + k) & (size - 1))];
-            }
-            give_sent(a, own->sent, own->window);
-            own->sent = wider;
-            own->window++;
-            own->sent_first = 0;
-        }
-        size = 1u << own->window;
-    }
-    sent = &a->sent[own->sent - 1 + ((own->sent_first + own->sent_count) & (size - 1))];
-    sent->slot = (uint32_t)(slot - a->slots);
-    sent->flow = flow;
-    sent->index = own->messages;
-    own->sent_count++;
-}
-
-/* A SessionHeader of own covers the other direction up to here; the sender has it for certain if it has shown to have own's
- * message number session_index. */
-static void cover_session(mqqb_audit *a, const row *r, mqqb_audit_direction *other, uint32_t covered,
-                          uint32_t session_index, int bare)
-{
-    const uint32_t mask = (1u << other->window) - 1, where = 2 * r->connection | (r->direction ^ 1);
-
-    while (other->sent_count != 0) {
-        const mqqb_audit_sent *const sent = &a->sent[other->sent - 1 + (other->sent_first & mask)];
-        mqqb_audit_slot *const slot = &a->slots[sent->slot];
-
-        if (sent->index > covered) {
-            break;
-        }
-        PREFETCH(&a->slots[a->sent[other->sent - 1 + ((other->sent_first + 4) & mask)].slot]);
-        /* Otherwise it was sent again since, or the slot serves another message. */
-        if (slot->index == sent->index && slot->where == where) {
-            slot->session_index = session_index;
-            slot->flags = bare ? slot->flags | BARE : slot->flags & ~BARE;
-            if ((slot->flags & SESSIONED) == 0) {
-                slot->flags |= SESSIONED;
-                add_latency(a, sent->flow - 1, MQQB_AUDIT_SESSION, r->time - slot->time);
-            }
-        }
-        other->sent_first++;
-        other->sent_count--;
-    }
-}
-
 /* Is this difference another one than the last reported? A header in a message may or may not count that message (OP-14). */
 static int differs(uint32_t difference, uint32_t last)
 {
@@ -827,7 +735,7 @@ static int check_acks(mqqb_audit *a, const row *r, mqqb_audit_connection *c, con
 static void session_header(mqqb_audit *a, const row *r, mqqb_audit_connection *c, int carried)
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
-    mqqb_audit_direction *const other = &c->direction[r->direction ^ 1];
+    const mqqb_audit_direction *const other = &c->direction[r->direction ^ 1];
     mqqb_session_header h = {0};
 
     h.ack_sequence_number = get(r, MQQB_SCAN_ACK_SEQUENCE_NUMBER);
@@ -839,10 +747,12 @@ static void session_header(mqqb_audit *a, const row *r, mqqb_audit_connection *c
     if (!check_acks(a, r, c, &h) && other->missed == 0) {
         const uint32_t covered = other->messages - ((other->messages - h.ack_sequence_number) & 0xFFFF);
         if (covered > own->shown) {
+            const mqqb_audit_header header = {covered, own->messages + (carried ? 0 : 1),
+                                              h.recoverable_msg_ack_flags == 0};
             own->shown = covered;
             own->shown_packet = r->packet;
+            own->headers[own->headers_next++ % MQQB_AUDIT_HEADERS] = header;
         }
-        cover_session(a, r, other, covered, own->messages + (carried ? 0 : 1), h.recoverable_msg_ack_flags == 0);
     }
     if (own->missed == 0) {
         check_counts(a, r, own, &h, carried);
@@ -877,11 +787,26 @@ static void settle_acks(const mqqb_audit *a, sequence *s)
     s->acks_used = left;
 }
 
+/* The first SessionHeader of this direction that covers the other one's message with this index, as far as they are remembered. */
+static const mqqb_audit_header *covering(const mqqb_audit_direction *own, uint32_t index)
+{
+    uint32_t k = own->headers_next > MQQB_AUDIT_HEADERS ? own->headers_next - MQQB_AUDIT_HEADERS : 0;
+
+    for (; index != 0 && k < own->headers_next; k++) {
+        if (own->headers[k % MQQB_AUDIT_HEADERS].covered >= index) {
+            return &own->headers[k % MQQB_AUDIT_HEADERS];
+        }
+    }
+    return NULL;
+}
+
 /* Only what this connection carried counts: a sender that lost its power may have forgotten what it knew before. */
 static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_slot *slot, uint32_t number)
 {
     const uint32_t answers = 2 * r->connection | (r->direction ^ 1); /* where acknowledgements go */
-    const mqqb_audit_packet *const proof = &a->connections[r->connection].direction[r->direction].shown_packet;
+    const mqqb_audit_connection *const c = &a->connections[r->connection];
+    const mqqb_audit_packet *const proof = &c->direction[r->direction].shown_packet;
+    const mqqb_audit_header *const header = covering(&c->direction[r->direction ^ 1], slot->index);
     mqqb_audit_finding *found;
 
     /* Which message was acknowledged? And what a queue manager on the way has, the source may not have yet. */
@@ -900,12 +825,12 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
         return;
     }
     settle_acks(a, s);
-    if (slot->where != (answers ^ 1) || s->shown.where != answers || s->shown.number < number ||
-        !is_shown(a, answers, slot->session_index)) {
+    if (slot->where != (answers ^ 1) || s->shown.where != answers || s->shown.number < number || header == NULL ||
+        !is_shown(a, answers, header->index)) {
         return;
     }
     /* Without its bit the SessionHeader does not settle a message that has its OrderAck already (B-224); one that comes then does. */
-    if ((slot->flags & BARE) != 0 && s->shown.index < slot->session_index) {
+    if (header->bare != 0 && s->shown.index < header->index) {
         return;
     }
     found = find(a, r, s, MQQB_AUDIT_RESENT_AFTER_ACK, MQQB_AUDIT_RESENT_ORDERED, 0);
@@ -1332,10 +1257,6 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     if (slot != NULL) {
         slot->where = where;
         slot->index = own->missed != 0 ? 0 : own->messages;
-        slot->session_index = 0;
-        if (slot->index != 0) {
-            remember_sent(a, own, slot, s->flow);
-        }
     }
     if (number > s->highest) {
         s->highest = number;
@@ -1686,34 +1607,35 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     set_final(slot, &final, 2 * r->connection | r->direction, own->missed != 0 ? 0 : own->messages);
 }
 
-/* Which sources may this acknowledgement be for? Writes up to MQQB_AUDIT_SOURCES codes, and says how many. An OrderAck names only
- * the sequence, whose id is its sender's own (B-079): the sender is the queue manager that it is addressed to, or at the other end. */
-static uint32_t addressees(const mqqb_audit *a, const row *r, const mqqb_audit_connection *c, uint32_t *sources)
+/* Which source is this acknowledgement for? 0: that is not certain. An OrderAck names only the sequence, whose id is its sender's own
+ * (B-079): the sender is the queue manager that it is addressed to, or at the other end. */
+static uint32_t addressee(const mqqb_audit *a, const row *r, const mqqb_audit_connection *c, uint32_t ordinal,
+                          uint32_t time_stamp)
 {
     const mqqb_audit_direction *const other = &c->direction[r->direction ^ 1];
-    const uint32_t addressed = host(r);
-    const uint32_t *known = other->sources;
-    uint32_t k;
+    const mqqb_audit_pair *const pair = &a->pairs[c->pair ^ r->direction ^ 1];
+    const uint32_t *const known = other->sources[0] != 0 ? other->sources : pair->sources;
+    uint32_t source = 0, k;
 
     if (get(r, MQQB_SCAN_KIND) == MQQB_KIND_FINAL_ACK) {
-        sources[0] = get(r, MQQB_CAPTURE_ACK_SOURCE);
-        return 1;
+        return get(r, MQQB_CAPTURE_ACK_SOURCE);
     }
-    if (addressed != 0 || other->owner != 0) {
-        sources[0] = addressed != 0 ? addressed : other->owner;
-        return 1;
+    if (host(r) != 0 || other->owner != 0) {
+        return host(r) != 0 ? host(r) : other->owner;
     }
-    if (known[0] == 0) {
-        const mqqb_audit_pair *const pair = &a->pairs[c->pair ^ r->direction ^ 1];
-        if (pair->more != 0) {
-            return 0;
-        }
-        known = pair->sources;
+    if (known == pair->sources && pair->more != 0) {
+        return 0;
     }
     for (k = 0; k < MQQB_AUDIT_SOURCES && known[k] != 0; k++) {
-        sources[k] = known[k];
+        uint32_t at = sequence_place(a, known[k], ordinal, time_stamp);
+        if (next_sequence(a, known[k], ordinal, time_stamp, &at) != 0) {
+            if (source != 0) {
+                return 0; /* two may be meant */
+            }
+            source = known[k];
+        }
     }
-    return k;
+    return known[1] == 0 ? known[0] : source;
 }
 
 /* An acknowledgement of a sequence of which nothing was seen. Identifiers of a queue manager only rise (B-079): one above a sequence
@@ -1761,26 +1683,16 @@ static void acknowledgement(mqqb_audit *a, const row *r, const mqqb_audit_connec
     const uint32_t ordinal = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL);
     const uint32_t time_stamp = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP);
     const mqqb_audit_direction *const own = &c->direction[r->direction];
-    uint32_t sources[MQQB_AUDIT_SOURCES] = {0}, k, at, entry, source = 0;
-    const uint32_t count = addressees(a, r, c, sources);
+    const uint32_t source = addressee(a, r, c, ordinal, time_stamp);
+    uint32_t k, at = sequence_place(a, source, ordinal, time_stamp), entry;
 
-    for (k = 0; k < count; k++) {
-        at = sequence_place(a, sources[k], ordinal, time_stamp);
-        if (next_sequence(a, sources[k], ordinal, time_stamp, &at) != 0) {
-            if (source != 0) {
-                source = 0; /* two may be meant */
-                break;
-            }
-            source = sources[k];
-        }
-    }
-    if (source == 0) {
-        if (count != 0) {
-            check_stray(a, r, c, sources[0]);
+    if (source == 0 || next_sequence(a, source, ordinal, time_stamp, &at) == 0) {
+        if (source != 0) {
+            check_stray(a, r, c, source);
         }
         if (a->strays != NULL) {
             mqqb_audit_stray *const stray = &a->strays[a->strays_used++];
-            stray->source = count == 1 ? sources[0] : 0;
+            stray->source = source;
             stray->ordinal = ordinal;
             stray->time_stamp = time_stamp;
         }
@@ -1825,25 +1737,6 @@ static void message_format(mqqb_audit *a, const row *r, mqqb_audit_connection *c
     }
 }
 
-static void end(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
-{
-    unsigned k;
-
-    c->direction[r->direction].ended = 1;
-    c->direction[r->direction].ending = get(r, MQQB_SCAN_STATUS);
-    if (c->direction[r->direction ^ 1].ended == 0) {
-        return;
-    }
-    for (k = 0; k < 2; k++) {
-        mqqb_audit_direction *const d = &c->direction[k];
-        if (d->sent != 0) {
-            give_sent(a, d->sent, d->window);
-            d->sent = 0;
-            d->sent_count = 0;
-        }
-    }
-}
-
 static void take(mqqb_audit *a, const row *r, uint32_t kind)
 {
     mqqb_audit_connection *const c = &a->connections[r->connection];
@@ -1880,7 +1773,8 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
         c->begun = 1;
         return;
     case MQQB_KIND_END:
-        end(a, r, c);
+        own->ended = 1;
+        own->ending = get(r, MQQB_SCAN_STATUS);
         return;
     case MQQB_KIND_MALFORMED:
         own->malformed++;
@@ -1946,67 +1840,11 @@ static int32_t room(const mqqb_audit *a, const row *r)
     if (a->latencies_size - a->latencies_used < MQQB_AUDIT_MEASURED) {
         return MQQB_AUDIT_GROW_LATENCIES;
     }
-    if (a->sent_size - a->sent_used < 1u << MQQB_AUDIT_SENT_MAX) {
-        return MQQB_AUDIT_GROW_SENT;
-    }
     if (a->findings_size - a->findings_used < MQQB_AUDIT_FINDINGS ||
         (a->strays != NULL && a->strays_used == a->strays_size)) {
         return MQQB_AUDIT_FINDINGS_FULL;
     }
     return MQQB_AUDIT_DONE;
-}
-
-/* What a row will need is far apart in memory. So it is fetched in three steps, each before the next can be taken. */
-static void fetch_connection(const mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t i)
-{
-    const uint32_t connection = columns->column[MQQB_CAPTURE_CONNECTION][i];
-
-    if (connection < a->connections_size) {
-        const mqqb_audit_direction *const own =
-            &a->connections[connection].direction[columns->column[MQQB_CAPTURE_DIRECTION][i] & 1];
-        PREFETCH(&a->connections[connection]);
-        PREFETCH(own);
-        PREFETCH((const uint8_t *)own + LINE);
-    }
-}
-
-static uint32_t ahead(const mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t i)
-{
-    const uint32_t number = columns->column[MQQB_SCAN_TX_SEQUENCE_NUMBER][i];
-
-    if (number == 0) {
-        return 0;
-    }
-    return a->sequence_index[sequence_place(a, columns->column[MQQB_CAPTURE_SOURCE_QUEUE_MANAGER][i],
-                                            columns->column[MQQB_SCAN_TX_SEQUENCE_ORDINAL][i],
-                                            columns->column[MQQB_SCAN_TX_SEQUENCE_TIME_STAMP][i])] &
-           ENTRY;
-}
-
-static void fetch_sequence(const mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t i)
-{
-    const uint32_t entry = ahead(a, columns, i);
-
-    if (entry != 0) {
-        const uint8_t *const s = (const uint8_t *)&a->sequences[entry - 1];
-        PREFETCH(s);
-        PREFETCH(s + LINE);
-        PREFETCH(s + (size_t)2 * LINE);
-        PREFETCH(s + (size_t)3 * LINE);
-    }
-}
-
-static void fetch_slot(const mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t i)
-{
-    const uint32_t entry = ahead(a, columns, i), number = columns->column[MQQB_SCAN_TX_SEQUENCE_NUMBER][i];
-
-    if (entry != 0) {
-        const sequence *const s = &a->sequences[entry - 1];
-        const uint32_t at = s->pieces[number / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
-        if (at != 0) {
-            PREFETCH(&a->slots[at - 1 + number % MQQB_AUDIT_PIECE]);
-        }
-    }
 }
 
 int32_t mqqb_audit_rows(mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t rows, uint32_t *done)
@@ -2016,11 +1854,6 @@ int32_t mqqb_audit_rows(mqqb_audit *a, const mqqb_capture_columns *columns, uint
     r.columns = columns;
     for (r.i = *done; r.i < rows; r.i++) {
         int32_t status;
-        if (rows - r.i > 3 * AHEAD) {
-            fetch_connection(a, columns, r.i + 3 * AHEAD);
-            fetch_sequence(a, columns, r.i + 2 * AHEAD);
-            fetch_slot(a, columns, r.i + AHEAD);
-        }
         r.connection = get(&r, MQQB_CAPTURE_CONNECTION);
         r.direction = get(&r, MQQB_CAPTURE_DIRECTION);
         r.time = columns->time[r.i];
@@ -2132,15 +1965,8 @@ void mqqb_audit_renumber(mqqb_audit *a, uint32_t connections, const uint32_t *nu
         }
     }
     for (i = 0; i < connections; i++) {
-        mqqb_audit_connection *const c = &a->connections[i];
         if (numbers[i] != NOWHERE) {
-            a->connections[left++] = *c;
-            continue;
-        }
-        for (unsigned side = 0; side < 2; side++) {
-            if (c->direction[side].sent != 0) {
-                give_sent(a, c->direction[side].sent, c->direction[side].window);
-            }
+            a->connections[left++] = a->connections[i];
         }
     }
     for (; left < connections; left++) {

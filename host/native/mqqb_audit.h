@@ -6,7 +6,7 @@
  * destination queue and hop count; its sequences follow one another (B-096). Of a sequence's last messages each has a slot, older ones
  * are only counts; so memory grows with flows and with what is unsettled, not with packets.
  *
- * COST. 50 to 100 ns a packet with 10,000 flows. Codes and indexes in the tables are one more than what they mean; 0 is none. */
+ * Codes and indexes in the tables are one more than what they mean; 0 is none. */
 #ifndef MQQB_AUDIT_H
 #define MQQB_AUDIT_H
 
@@ -30,11 +30,8 @@ enum {
     MQQB_AUDIT_BLOCKS = 16,  /* it has so many at most */
     MQQB_AUDIT_PIECE = 16,   /* slots that it takes at once */
     MQQB_AUDIT_PIECES = MQQB_AUDIT_BLOCKS * MQQB_AUDIT_BLOCK / MQQB_AUDIT_PIECE,
-    MQQB_AUDIT_MEASURED =
-        8192, /* new latencies of a row at most: 2^SENT_MAX by a SessionHeader, 256 of each of 8 sequences */
-    MQQB_AUDIT_SENT_MIN = 4, /* messages of a direction that wait for a session acknowledgement: powers of 2 */
-    MQQB_AUDIT_SENT_MAX = 12,
-    MQQB_AUDIT_SENT_SIZES = 13,
+    MQQB_AUDIT_MEASURED = 2048, /* new latencies of a row at most: 256 of each of 8 sequences */
+    MQQB_AUDIT_HEADERS = 16,    /* SessionHeaders of a direction that are remembered */
     MQQB_AUDIT_FINDINGS = 8 * (3 + MQQB_AUDIT_BLOCKS * MQQB_AUDIT_BLOCK) /* of one row at most */
 };
 
@@ -108,7 +105,7 @@ enum {
     MQQB_AUDIT_IN_DOUBT,
     MQQB_AUDIT_OUTCOMES
 };
-enum { MQQB_AUDIT_SESSION = 0, MQQB_AUDIT_ORDER, MQQB_AUDIT_FINAL, MQQB_AUDIT_KINDS_OF_LATENCY };
+enum { MQQB_AUDIT_ORDER = 0, MQQB_AUDIT_FINAL, MQQB_AUDIT_KINDS_OF_LATENCY };
 
 /* Messages of a flow by latency in units of 4 us: below 16 one bucket each, then 8 for each power of 2 (mqqb_audit_bucket). Only what
  * was measured has an entry: a flow of a few messages has a few. bucket: + MQQB_AUDIT_BUCKETS * the kind. */
@@ -181,17 +178,17 @@ typedef struct {
     uint32_t files, frame; /* files: of the first transmission, and in the high half of the FinalAck */
     uint32_t message_id, flags;
     uint32_t where, index; /* of the last transmission: 2 * connection + direction, 0 in index: not counted */
-    uint32_t
-        session_index; /* how many messages the sender must have shown to have, to have the SessionHeader for it; 0 none */
-    uint32_t previous; /* the lowest PreviousTxSequenceNumber */
+    uint32_t previous;     /* the lowest PreviousTxSequenceNumber */
     uint32_t reach,
         confirm; /* deadlines, s since 1970: of the OrderAck, of the FinalAck; all ones: none. Later the FinalAck's time */
     uint32_t final_frame, final_id, final_where, final_index; /* as where and index */
 } mqqb_audit_slot;
 
+/* A SessionHeader: how many messages of the other direction it covers, how many of its own direction the other end has shown to have
+ * once it has this one; 1: it has no bits. */
 typedef struct {
-    uint32_t slot, flow, index, next;
-} mqqb_audit_sent;
+    uint32_t covered, index, bare;
+} mqqb_audit_header;
 
 /* What was missed of a queue manager's or of a host's packets: how often, and when last. ahead: 1: its clock was seen to be ahead of
  * the capture's, so a SentTime proves nothing. */
@@ -223,7 +220,8 @@ typedef struct {
     uint32_t messages, recoverable; /* counted so far */
     uint32_t shown;                 /* messages of the other direction that a SessionHeader of this one covers */
     uint32_t missed;                /* 1: some are not counted */
-    uint32_t sent, window, sent_first, sent_count; /* a ring of mqqb_audit_sent */
+    uint32_t headers_next;
+    mqqb_audit_header headers[MQQB_AUDIT_HEADERS];
     uint32_t packets;
     uint32_t owner, sources[MQQB_AUDIT_SOURCES], more; /* of EstablishConnection; seen; 1: more than have a place */
     uint32_t user_difference, recoverable_difference, beyond, recoverable_beyond, unknown;
@@ -258,16 +256,15 @@ typedef struct {
     uint32_t *flow_index, *sequence_index,
         *latency_index;           /* caller: all 0 at first; sizes are powers of 2, at least twice the tables' */
     mqqb_audit_slot *slots;       /* caller */
-    mqqb_audit_sent *sent;        /* caller */
     mqqb_audit_finding *findings; /* caller */
     mqqb_audit_stray *strays;     /* caller; or NULL, if nobody asks for them */
-    uint32_t sources_size, connections_size, flows_size, sequences_size;                              /* caller */
-    uint32_t flow_index_size, sequence_index_size, slots_size, sent_size, findings_size, strays_size; /* caller */
-    uint32_t latencies_size, latency_index_size;                                                      /* caller */
+    uint32_t sources_size, connections_size, flows_size, sequences_size;                   /* caller */
+    uint32_t flow_index_size, sequence_index_size, slots_size, findings_size, strays_size; /* caller */
+    uint32_t latencies_size, latency_index_size;                                           /* caller */
 
     uint32_t findings_used, strays_used; /* caller sets them to 0 */
-    uint32_t flows_used, sequences_used, sequences_free, slots_used, sent_used, latencies_used;
-    uint32_t slots_free, sent_free[MQQB_AUDIT_SENT_SIZES];
+    uint32_t flows_used, sequences_used, sequences_free, slots_used, latencies_used;
+    uint32_t slots_free;
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS]; /* of connections; those of flows are there */
     int64_t accused; /* when an acknowledgement was last found wrong, which something that comes late may make right */
     uint64_t packets, holes, malformed, foreign; /* foreign: connections that never spoke the protocol */
@@ -281,9 +278,8 @@ enum {
     MQQB_AUDIT_GROW_FLOWS = 3,     /* flows and flow_index, mqqb_audit_rehash */
     MQQB_AUDIT_GROW_SEQUENCES = 4, /* sequences and sequence_index, mqqb_audit_rehash; at most 2^24 - 1 sequences */
     MQQB_AUDIT_GROW_SLOTS = 5,     /* at least MQQB_AUDIT_PIECE more */
-    MQQB_AUDIT_GROW_SENT = 6,      /* at least 2^MQQB_AUDIT_SENT_MAX more */
-    MQQB_AUDIT_GROW_LATENCIES = 7, /* at least MQQB_AUDIT_MEASURED more, and latency_index, mqqb_audit_rehash */
-    MQQB_AUDIT_FINDINGS_FULL = 8   /* take findings and strays, and set findings_used and strays_used to 0 */
+    MQQB_AUDIT_GROW_LATENCIES = 6, /* at least MQQB_AUDIT_MEASURED more, and latency_index, mqqb_audit_rehash */
+    MQQB_AUDIT_FINDINGS_FULL = 7   /* take findings and strays, and set findings_used and strays_used to 0 */
 };
 
 /* Take rows from *done on; *done becomes how many have been taken. columns: all up to MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS,

@@ -140,9 +140,6 @@ static void give(void)
             LARGER(latencies, MQQB_AUDIT_MEASURED);
             reindex();
             break;
-        case MQQB_AUDIT_GROW_SENT:
-            LARGER(sent, 1u << MQQB_AUDIT_SENT_MAX);
-            break;
         default:
             CHECK_EQ(status, MQQB_AUDIT_FINDINGS_FULL);
             take();
@@ -192,7 +189,6 @@ static void setup(void)
     free(a.sequence_index);
     free(a.latency_index);
     free(a.slots);
-    free(a.sent);
     free(a.findings);
     free(a.strays);
     memset(&a, 0, sizeof a);
@@ -509,8 +505,6 @@ static void test_a_clean_stream(void)
     CHECK_EQ(counts_of(0).order_acked, 8);
     CHECK_EQ(counts_of(0).unsettled, 2);
     CHECK_EQ(f->latency_max[MQQB_AUDIT_ORDER], 511 * MS);
-    CHECK_EQ(f->latency_max[MQQB_AUDIT_SESSION], 10 * MS);
-    CHECK_EQ(measured(0, MQQB_AUDIT_SESSION, 10 * MS), 1);
     CHECK_EQ(measured(0, MQQB_AUDIT_ORDER, -1), 8);
     CHECK_EQ(f->connections, 1);
     CHECK_OUTCOMES(f, 0, 8, 0, 2, 0);
@@ -632,7 +626,7 @@ static void test_tables_grow(void)
         (void)plain(END, c, 0);
     }
     CHECK_FOUND("");
-    CHECK_EQ(grown & ~(1u << MQQB_AUDIT_FINDINGS_FULL), 0xFE);
+    CHECK_EQ(grown & ~(1u << MQQB_AUDIT_FINDINGS_FULL), 0x7E);
     CHECK_EQ(a.flows_used, 60);
     for (uint32_t flow = 0; flow < 60; flow++) {
         sum.messages += counts_of(flow).messages;
@@ -885,23 +879,6 @@ static void test_a_new_index_without_what_is_folded(void)
     CHECK_EQ(counts_of(0).order_acked, 41);
     CHECK_EQ(stray_count, 0);
     CHECK(a.flows[0].kept < 20);
-}
-
-static void test_a_window_without_end(void)
-{
-    start();
-    for (uint32_t number = 1; number <= 5000; number++) {
-        (void)message(number, number - 1, USUAL);
-    }
-    (void)session_ack(1, USUAL);
-    CHECK_FOUND("");
-    /* Of those that have a slot still: the greater ones. */
-    CHECK_EQ(a.connections[0].direction[0].sent_count, 0);
-    CHECK_EQ(measured(0, MQQB_AUDIT_SESSION, MS), 1);
-    (void)plain(END, 0, 0);
-    (void)plain(END, 0, 1);
-    finish();
-    CHECK(a.sent_free[MQQB_AUDIT_SENT_MAX] != 0);
 }
 
 static void test_connections_that_are_passed_over(void)
@@ -1985,29 +1962,6 @@ static void test_resent_after_the_order_ack(void)
     }
 }
 
-static void test_session_acks_of_two_transmissions(void)
-{
-    start();
-    (void)message(1, 0, USUAL);
-    opened(1, 0, SENDER);
-    (void)message(1, 0, WITH(.connection = 1)); /* the first message of this connection, too */
-    (void)session_ack(1, USUAL);                /* for the first transmission: not the last one */
-    give();
-    CHECK_EQ(a.flows[0].latency_max[MQQB_AUDIT_SESSION], 0);
-    (void)session_ack(1, WITH(.connection = 1));
-    (void)message(1, 0, WITH(.connection = 1));
-    (void)session_ack(1, WITH(.connection = 1));
-    CHECK_FOUND("");
-    CHECK_EQ(measured(0, MQQB_AUDIT_SESSION, -1), 1);
-
-    start();
-    (void)message(1, 0, USUAL);
-    (void)message(1, 0, USUAL);
-    (void)session_ack(1, WITH(.ack = 0xFFFF)); /* for the first of them */
-    CHECK_FOUND("");
-    CHECK_EQ(a.flows[0].latency_max[MQQB_AUDIT_SESSION], 0);
-}
-
 static void test_proofs_on_several_connections(void)
 {
     start_two(); /* the higher OrderAck was shown first */
@@ -2185,15 +2139,15 @@ static void test_resent_after_the_final_ack(void)
 static void test_many_order_acks_wait(void)
 {
     start();
-    for (uint32_t number = 1; number <= 40; number++) {
+    for (uint32_t number = 1; number <= 20; number++) {
         (void)message(number, number - 1, USUAL);
         (void)session_ack(1, WITH(.base = number, .bits = 1));
         (void)order_ack(number, USUAL);
-        if (number == 20) {
+        if (number == 12) {
             (void)session_ack(0, USUAL);
         }
     }
-    (void)message(15, 14, USUAL);
+    (void)message(8, 7, USUAL);
     (void)session_ack(0, USUAL);
     CHECK_FOUND("T");
 
@@ -2490,38 +2444,6 @@ static void test_a_connection_that_was_left_and_others_forgotten(void)
     CHECK_FOUND("a");
 }
 
-/* What a connection had for messages that wait for a session acknowledgement is another one's. */
-static void test_what_a_forgotten_connection_held(void)
-{
-    uint32_t numbers[CONNECTIONS];
-
-    spreading = 0;
-    setup();
-    for (uint32_t k = 0; k < 200; k++) {
-        uint32_t left = 0;
-        opened(1, 0, 0);
-        (void)message(1, 0, WITH(.connection = 1, .queue = 1 + k));
-        opened(0, 0, 0);
-        (void)message(2, 1, WITH(.connection = 0, .queue = 1 + k));
-        give();
-        for (uint32_t c = 0; c < a.connections_size; c++) {
-            numbers[c] = c == 0 ? left++ : UINT32_MAX;
-        }
-        for (uint32_t s = 0; s < a.sequences_used; s++) { /* else it could not be forgotten */
-            a.sequences[s].first_where = 0;
-        }
-        for (uint32_t s = 0; s < a.slots_used; s++) {
-            a.slots[s].where = 0;
-        }
-        mqqb_audit_renumber(&a, a.connections_size, numbers);
-        CHECK_EQ(a.connections[1].first_time, 0);
-        CHECK_EQ(a.connections[1].direction[0].sent, 0);
-        sent[1][0].messages = 0;
-        sent[1][0].recoverable = 0;
-    }
-    CHECK(a.sent_used <= 2u << MQQB_AUDIT_SENT_MAX);
-}
-
 static void all(void)
 {
     RUN("mqqb_audit.h", test_buckets);
@@ -2545,7 +2467,6 @@ static void all(void)
     RUN("mqqb_audit.h", test_final_acks_without_a_slot_or_a_place);
     RUN("mqqb_audit.h", test_slots_go_down_and_jump);
     RUN("mqqb_audit.h", test_what_is_over_leaves_its_slot_soon);
-    RUN("mqqb_audit.h", test_a_window_without_end);
     RUN("mqqb_audit.h", test_connections_that_are_passed_over);
     RUN("A-08 B-309 B-317 B-318", test_renumbered);
     RUN("A-08 B-271 B-309", test_a_message_accepted_under_two_numbers);
@@ -2579,7 +2500,6 @@ static void all(void)
     RUN("B-101 B-102 B-103 B-229", test_session_acks_beyond_receipt);
     RUN("B-090", test_counts_wrap);
     RUN("B-235 B-236", test_resent_after_the_order_ack);
-    RUN("B-007", test_session_acks_of_two_transmissions);
     RUN("B-236 B-244", test_proofs_on_several_connections);
     RUN("B-236", test_resends_that_are_legal);
     RUN("B-012", test_a_forwarder_resends);
@@ -2600,12 +2520,11 @@ static void all(void)
 int main(int argc, char **argv)
 {
     seed_random(argc, argv, 20261121);
-    for (spreading = 0; spreading < 25; spreading++) {
+    for (spreading = 0; spreading < 25; spreading += 6) {
         all();
     }
     RUN("mqqb_audit.h", test_which_connections_are_referred_to);
     RUN("mqqb_audit.h", test_a_connection_that_was_left_and_others_forgotten);
-    RUN("mqqb_audit.h", test_what_a_forgotten_connection_held);
     setup();
     return summary("test_audit");
 }

@@ -135,7 +135,6 @@ class _Tables:
             ("sequences", "mqqb_audit_sequence", 1 << 11),
             ("slots", "mqqb_audit_slot", 1 << 20),
             ("latencies", "mqqb_audit_latency", 1 << 14),
-            ("sent", "mqqb_audit_sent", 1 << 15),
             ("findings", "mqqb_audit_finding", 1 << 14),
         ):
             self.grow(name, kind, size)
@@ -145,7 +144,7 @@ class _Tables:
 
     def __getstate__(self) -> dict[str, Any]:
         c, used = self.c, {"findings": 0, "strays": 0}  # Auditor takes these out
-        used |= {name: int(getattr(c, f"{name}_used")) for name in ("flows", "sequences", "slots", "sent", "latencies")}
+        used |= {name: int(getattr(c, f"{name}_used")) for name in ("flows", "sequences", "slots", "latencies")}
         return {
             "c": bytes(ffi.buffer(c)),
             "tables": [
@@ -199,7 +198,7 @@ class _Tables:
 
 _GROWTH = {
     getattr(lib, f"MQQB_AUDIT_GROW_{name.upper()}"): name
-    for name in ("connections", "sources", "flows", "sequences", "slots", "sent", "latencies")
+    for name in ("connections", "sources", "flows", "sequences", "slots", "latencies")
 }
 
 

@@ -30,7 +30,7 @@ from ordack.audit.result import (
 from ordack.capture.columnar import QueueName
 from ordack.capture.reading import end_text
 
-LATENCIES = ("session", "order", "final")
+LATENCIES = ("order", "final")
 COUNTS = ("messages", "first_transmissions", "resends", "order_acked", "final_acked", "unsettled")
 
 Structure = NDArray[Any]

@@ -193,7 +193,7 @@ class StreamReport:
     """A stream: sums over its sequences, whose last one is `sequence`. Times in ns since 1970.
 
     connections: how many carried it. holes: how often something of this sender's may have been lost to the capture.
-    latency: {"session", "order", "final"}: from the first transmission seen to the SessionHeader, OrderAck, FinalAck
+    latency: {"order", "final"}: from the first transmission seen to the OrderAck, FinalAck
     that covers it. histograms: the same, {kind: {upper bound in ms: messages}}. outcomes: messages by what confirm's
     rules say has become of them (OUTCOMES), a negative class as "0x8003". sequences_dropped: of `sequences` only the
     last 1,000 are kept in detail.
