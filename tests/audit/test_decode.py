@@ -188,20 +188,11 @@ def test_a_comment_of_any_size_is_passed_over(size: int) -> None:
     assert objects("-", stdin=text.encode()) == (0, [one(FRAMES[5])])
 
 
-@pytest.mark.parametrize(
-    ("encoding", "reason"),
-    [
-        ("utf-16", "UTF-16 text (byte order mark FF FE)"),
-        ("utf-32", "UTF-32 text (byte order mark FF FE 00 00)"),
-        ("utf-16-le", "as in UTF-16 text"),
-        ("utf-16-be", "as in UTF-16 text"),
-    ],
-)
-def test_text_of_wide_characters_is_named(encoding: str, reason: str) -> None:
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-le", "utf-16-be"])
+def test_text_of_wide_characters_is_named(encoding: str) -> None:
     status, out, error = run("-", stdin=FRAMES[5].hex().encode(encoding))
     assert (status, out) == (2, "")
-    assert reason in error
-    assert "ASCII or UTF-8" in error
+    assert f"{encoding} text: hex text has to be ASCII or UTF-8" in error
 
 
 @pytest.mark.parametrize("data", [b"", b"# only a comment", pcap([]), pcap([b"no ip"])])

@@ -11,7 +11,6 @@ import struct
 import tracemalloc
 import uuid
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 
 import ordack
@@ -58,8 +57,6 @@ def read(body: Body, form: Form | None = None) -> object:
         (math.inf, None, "<double>INF</double>"),
         (-math.inf, "float", "<float>-INF</float>"),
         (5, "double", "<double>5.0</double>"),
-        (Decimal("-1.50"), None, "<decimal>-1.50</decimal>"),
-        (Decimal("1E+3"), None, "<decimal>1000</decimal>"),
         (naive(2026, 11, 23, 19, 0), None, "<dateTime>2026-11-23T19:00:00</dateTime>"),
         (datetime.datetime(2026, 11, 23, 19, 0, 0, 120000, UTC), None, "<dateTime>2026-11-23T19:00:00.12Z</dateTime>"),
         (
@@ -89,7 +86,6 @@ def test_xml_is_what_xmlserializer_makes_of_a_simple_type(value: object, kind: s
         ('<?xml version="1.0" encoding="utf-16"?><string>ü😀</string>'.encode("utf-16"), "ü😀"),
         ("<boolean>0</boolean>", False),
         ("<double>1E+20</double>", 1e20),
-        ("<decimal>+.50</decimal>", Decimal("0.50")),
         ("<base64Binary>AA\r\n H/</base64Binary>", b"\0\1\xff"),
         ("<dateTime>2026-11-23T19:00:00.1234567+01:00</dateTime>",
          datetime.datetime(2026, 11, 23, 19, 0, 0, 123456, datetime.timezone(datetime.timedelta(hours=1)))),
@@ -120,7 +116,6 @@ def test_xml_is_read_however_another_writer_forms_it(document: str | bytes, valu
         (1 << 63, None, 21, "0000000000000080"),
         (21.5, None, 5, "0000000000803540"),
         (21.5, "VT_R4", 4, "0000ac41"),
-        (Decimal("1.5"), None, 6, "983a000000000000"),
         (naive(1899, 12, 31, 12), None, 7, "000000000000f83f"),  # 1.5
         (naive(1899, 12, 29, 6), None, 7, "000000000000f4bf"),  # -1.25: six o'clock is the fraction
         (GUID, None, 72, "33221100 5544 7766 8899 aabbccddeeff"),
@@ -147,13 +142,8 @@ def test_activex_reads_texts_without_an_end_and_bools_of_one_byte() -> None:
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 TIMES = st.datetimes()
-DECIMALS = st.builds(
-    lambda mantissa, scale: Decimal(mantissa).scaleb(-scale),
-    st.integers(-(10**28) + 1, 10**28 - 1),
-    st.integers(0, 28),
-)
 SIMPLE = st.one_of(
-    TEXTS, st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1), st.floats(allow_nan=False), DECIMALS, TIMES,
+    TEXTS, st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1), st.floats(allow_nan=False), TIMES,
     st.uuids(), st.binary(),
 )  # fmt: skip
 
@@ -161,16 +151,14 @@ SIMPLE = st.one_of(
 @given(SIMPLE.filter(lambda value: not isinstance(value, str) or not dotnet_xml._NOT_XML.search(value)))
 @example("\r\n\r \t")
 @example(5e-324)
-@example(Decimal("0E-28"))
 def test_xml_is_read_as_it_was_written(value: object) -> None:
     found = read(Body.xml(value), "xml")
     assert (found, type(found)) == (value, type(value))
-    assert str(found) == str(value) or not isinstance(value, Decimal)  # 1.50 stays 1.50
 
 
 @given(
     TEXTS | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False) | st.uuids()
-    | st.binary() | st.integers(-(1 << 63), (1 << 63) - 1).map(lambda number: Decimal(number).scaleb(-4)) | st.none()
+    | st.binary() | st.none()
 )  # fmt: skip
 def test_activex_is_read_as_it_was_written(value: object) -> None:
     found = read(Body.activex(value))
@@ -190,7 +178,7 @@ def test_a_time_of_activex_is_read_to_the_millisecond(when: datetime.datetime) -
 )
 def test_every_kind_reads_what_it_writes(write: Callable[[object, str], Body], kinds: dict[str, object]) -> None:
     values: dict[type, object] = {
-        str: "text", bool: True, int: 100, float: 0.5, Decimal: Decimal("7.25"), bytes: b"\0\xff", uuid.UUID: GUID,
+        str: "text", bool: True, int: 100, float: 0.5, bytes: b"\0\xff", uuid.UUID: GUID,
         datetime.datetime: naive(2026, 11, 23, 1, 2, 3), type(None): None,
     }  # fmt: skip
     for name, kind in kinds.items():
@@ -236,8 +224,7 @@ HOSTILE = [
     b"<double>0x1p3</double>",
     b"<double>nan</double>",
     b"<float>1e39</float>",
-    b"<decimal>1e5</decimal>",
-    b"<decimal>99999999999999999999999999999999</decimal>",
+    b"<decimal>1.5</decimal>",
     b"<boolean>True</boolean>",
     b"<dateTime>2026-13-23T19:00:00</dateTime>",
     b"<dateTime>2026-11-23T24:00:00</dateTime>",
@@ -335,11 +322,8 @@ def test_a_large_body_is_refused_without_more_memory_than_it_has_itself() -> Non
         (lambda: Body.xml(5, "integer"), ValueError, "XML has no 'integer'; it has string, boolean"),
         (lambda: Body.xml("a\0"), ValueError, "XML has no '.x00', at 1"),
         (lambda: Body.xml(1e39, "float"), ValueError, "is no float"),
-        (lambda: Body.xml(Decimal("1e-29")), ValueError, "nothing is rounded"),
-        (lambda: Body.xml(Decimal("NaN")), ValueError, "is no decimal"),
         (lambda: Body.activex("\ud800"), ValueError, "half a character"),
         (lambda: Body.activex("ü", "VT_LPSTR"), ValueError, "VT_BSTR holds it"),
-        (lambda: Body.activex(Decimal("0.00001")), ValueError, "4 decimals fit"),
         (lambda: Body.activex(datetime.datetime.now(UTC)), ValueError, "a DATE has no zone"),
         (lambda: Body.activex(naive(99, 1, 1)), ValueError, "begins with the year 100"),
         (lambda: Body.json(math.nan), ValueError, "JSON"),
@@ -353,14 +337,6 @@ def test_a_value_that_a_format_does_not_have_is_said(
 ) -> None:
     with pytest.raises(error, match=words):
         write()
-
-
-def test_a_decimal_of_any_size_is_refused_at_once() -> None:
-    for text in ("1e999999", "1e-999999", "0." + "0" * 100_000 + "1"):
-        with pytest.raises(ValueError, match="fit"):
-            Body.xml(Decimal(text))
-    assert bytes(Body.xml(Decimal("1." + "0" * 100_000))).endswith(b"<decimal>1." + b"0" * 28 + b"</decimal>")
-    assert bytes(Body.xml(Decimal("0e999999"))).endswith(b"<decimal>0</decimal>")
 
 
 # ---- in messages

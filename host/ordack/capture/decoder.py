@@ -3,6 +3,7 @@
 import binascii
 import codecs
 import itertools
+import json
 import re
 from array import array
 from collections.abc import Callable, Iterator
@@ -283,15 +284,18 @@ def _security(header: headers.SecurityHeader, at: int) -> Section:
     return Section("SecurityHeader", at, [*fields, Field("SecurityData", at + 16, tuple(data))])
 
 
-def _sequence_id(at: int, ordinal: int, time_stamp: int) -> Field:
-    return Field("TxSequenceID", at, (Field("Ordinal", at, ordinal), Field("TimeStamp", at + 4, time_stamp)))
+def _sequence(at: int, header: headers.TransactionHeader | reader.OrderAckBody | headers.FinalAckBody) -> list[Field]:
+    identifier = (
+        Field("Ordinal", at, header.tx_sequence_ordinal),
+        Field("TimeStamp", at + 4, header.tx_sequence_time_stamp),
+    )
+    return [Field("TxSequenceID", at, identifier), Field("TxSequenceNumber", at + 8, header.tx_sequence_number)]
 
 
 def _transaction(header: headers.TransactionHeader, at: int) -> Section:
     fields = [
         Field("Flags", at, _bits(header.flags, TRANSACTION_FLAGS)),
-        _sequence_id(at + 4, header.tx_sequence_ordinal, header.tx_sequence_time_stamp),
-        Field("TxSequenceNumber", at + 12, header.tx_sequence_number),
+        *_sequence(at + 4, header),
         Field("PreviousTxSequenceNumber", at + 16, header.previous_tx_sequence_number),
     ]
     if header.connector_qm_guid is not None:
@@ -417,15 +421,12 @@ def _message(message: headers.UserMessage, ack: reader.OrderAckBody | headers.Fi
     if ack is not None:
         [body_at] = [field.offset for field in properties.fields if field.name == "MessageBody"]
         sections.append(_ack_body(ack, body_at))
-    if message.debug is not None:
-        section, at = _debug(message.debug, at)
-        sections.append(section)
-    if message.soap is not None:
-        section, at = _soap(message.soap, at)
-        sections.append(section)
-    if message.multi_queue_format is not None:
-        section, at = _multi_queue_format(message.multi_queue_format, at)
-        sections.append(section)
+    for header, read in (
+        (message.debug, _debug), (message.soap, _soap), (message.multi_queue_format, _multi_queue_format),
+    ):  # fmt: skip
+        if header is not None:
+            section, at = read(header, at)
+            sections.append(section)
     if message.session is not None:
         size = message.base.packet_size
         sections.append(Section("SessionHeader", size, _fixed(message.session, size, SESSION)))
@@ -433,10 +434,7 @@ def _message(message: headers.UserMessage, ack: reader.OrderAckBody | headers.Fi
 
 
 def _ack_body(body: reader.OrderAckBody | headers.FinalAckBody, at: int) -> Section:
-    fields = [
-        _sequence_id(at, body.tx_sequence_ordinal, body.tx_sequence_time_stamp),
-        Field("TxSequenceNumber", at + 8, body.tx_sequence_number),
-    ]
+    fields = _sequence(at, body)
     if isinstance(body, reader.OrderAckBody):
         fields.append(Field("TxPreviousSequenceNumber", at + 12, body.tx_previous_sequence_number))
         return Section("OrderAckBody", at, fields)
@@ -512,9 +510,9 @@ def trailing_hex(packet: Packet) -> str:
     return _hex(packet.trailing) if isinstance(packet, headers.UserMessage) else ""
 
 
-def _parse(data: bytes, **place: Any) -> Decoded:
+def _parse(data: bytes, is_ping: bool, **place: Any) -> Decoded:
     try:
-        return Decoded(packet=parse.parse(data), **place)
+        return Decoded(packet=parse_ping(data) if is_ping else parse.parse(data), **place)
     except core.Malformed as error:
         return Decoded(packet=None, error=error, **place)
     except parse.NeedMore as more:
@@ -523,13 +521,6 @@ def _parse(data: bytes, **place: Any) -> Decoded:
 
 def _problem(reason: str, **place: Any) -> Decoded:
     return Decoded(packet=None, error=core.Malformed("B-429", "BaseHeader.PacketSize", reason), **place)
-
-
-def _parse_ping(data: bytes, **place: Any) -> Decoded:
-    try:
-        return Decoded(packet=parse_ping(data), **place)
-    except core.Malformed as error:
-        return Decoded(packet=None, error=error, **place)
 
 
 def _is_ping(data: bytes, at: int) -> bool:
@@ -542,13 +533,12 @@ def decode_bytes(data: bytes) -> Iterator[Decoded]:
     at = 0
     total = array("I", [0])
     while at < len(data):
-        if _is_ping(data, at):
+        is_ping = _is_ping(data, at)
+        if is_ping:
             size = core.part_size(core.PING)
-            yield _parse_ping(data[at : at + size], offset=at)
         else:
-            status = core.frame(data, at, len(data), total)
-            size = total[0] if status == core.OK else len(data) - at
-            yield _parse(data[at : at + size], offset=at)
+            size = total[0] if core.frame(data, at, len(data), total) == core.OK else len(data) - at
+        yield _parse(data[at : at + size], is_ping, offset=at)
         at += size
 
 
@@ -562,12 +552,7 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
     try:
         for item in one_by_one.packets(file, first, tally):
             place = {"connection": item.connection, "frame": item.frame, "time": item.time, "offset": item.offset}
-            if item.ping:
-                yield _parse_ping(item.data, **place)
-            elif item.problem:
-                yield _problem(item.problem, **place)
-            else:
-                yield _parse(item.data, **place)
+            yield _problem(item.problem, **place) if item.problem else _parse(item.data, item.ping, **place)
     except one_by_one.CaptureError as error:
         damage = str(error)
     if tally.unread:
@@ -581,25 +566,11 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
         raise InputError("nothing of this capture could be read")
 
 
-def _refuse_wide_text(first: bytes) -> None:
-    """Text that is not one byte a character is named for what it is, not for its first NUL."""
-    for mark, encoding in (
-        (codecs.BOM_UTF32_LE, "UTF-32"),  # begins with that of UTF-16
-        (codecs.BOM_UTF32_BE, "UTF-32"),
-        (codecs.BOM_UTF16_LE, "UTF-16"),
-        (codecs.BOM_UTF16_BE, "UTF-16"),
-    ):
-        if first.startswith(mark):
-            found = f"{encoding} text (byte order mark {mark.hex(' ').upper()})"
-            raise InputError(f"{found}: hex text has to be ASCII or UTF-8")
-    for zeros, others in ((first[1::2], first[::2]), (first[::2], first[1::2])):
-        if zeros and not any(zeros) and all(others):
-            raise InputError("every other byte is 0, as in UTF-16 text: hex text has to be ASCII or UTF-8")
-
-
 def _from_hex(first: bytes, file: BinaryIO) -> bytes:
     """The bytes that a hex text stands for. Read in pieces: a large file that is no hex text is refused at once."""
-    _refuse_wide_text(first)
+    encoding = json.detect_encoding(first)
+    if any(first) and not encoding.startswith("utf-8"):
+        raise InputError(f"{encoding} text: hex text has to be ASCII or UTF-8")
     raw = bytearray()
     digits = b""
     comment = False

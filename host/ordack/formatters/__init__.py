@@ -18,7 +18,7 @@ __all__ = ["FORMS", "NAMES", "Body", "BodyError", "Form", "value_of"]
 Form = Literal["xml", "json"]
 FORMS: tuple[Form, ...] = ("xml", "json")
 ANY = 0  # body type of what nobody says more of: raw bytes, XML, JSON
-NAMES = {ANY: "VT_EMPTY", 768: "BinaryMessageFormatter", **activex.NAMES}  # of body types
+NAMES = {ANY: "VT_EMPTY", 6: "VT_CY", 768: "BinaryMessageFormatter", **activex.NAMES}  # of body types
 
 
 class Body(bytes):
@@ -29,7 +29,7 @@ class Body(bytes):
     queue.send(Body.json({"t": 21.5})) for whoever reads JSON
     queue.send(Body(data, 65))         for whoever knows what it is
 
-    They take str, bool, int, float, Decimal, datetime, UUID and bytes. kind: as which type of the format, if not as the
+    They take str, bool, int, float, datetime, UUID and bytes. kind: as which type of the format, if not as the
     usual one: an int is a 32-bit one if that holds it, then one of 64 bits. All raise TypeError for a value that the
     format has not, ValueError for one out of range.
 
@@ -54,7 +54,7 @@ class Body(bytes):
 
     @classmethod
     def activex(cls, value: object, kind: str | None = None) -> Body:
-        """As COM has it: str is a BSTR, bytes an array, Decimal a currency of four decimals, None VT_NULL. kind:
+        """As COM has it: str is a BSTR, bytes an array, None VT_NULL. kind:
         "VT_I2", "VT_LPSTR" and so on."""
         return cls(*activex.write(value, kind))
 

@@ -1,7 +1,7 @@
 """Bodies as COM components and .NET's ActiveXMessageFormatter have them: one value, whose type the body type says.
 
 A BSTR is UTF-16 without a terminator; LPSTR and LPWSTR end with one. A DATE is days since 30 December 1899, and on the
-machine that wrote it local time: naive datetimes, to the millisecond, below which is cut off. CY has four decimals.
+machine that wrote it local time: naive datetimes, to the millisecond, below which is cut off.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import datetime
 import math
 import struct
 import uuid
-from decimal import Decimal
 
 from ordack.formatters import common
 from ordack.formatters.common import BodyError, Kind, packed
@@ -21,7 +20,6 @@ VECTOR, ARRAY = 0x1000, 0x2000  # of the element's type
 _EPOCH = datetime.datetime(1899, 12, 30)  # noqa: DTZ001 - a DATE has no zone
 _DAY = datetime.timedelta(days=1)
 _FIRST_YEAR = 100
-_DECIMALS = 4  # of a CY
 _BYTES = (bytes, bytearray, memoryview)
 _TEXT_ADVICE = "take `body` and decode it as its sender encoded it"
 
@@ -82,19 +80,6 @@ def _read_date(data: bytes) -> datetime.datetime:
     return found
 
 
-def _write_currency(value: Decimal) -> bytes:
-    negative, mantissa, decimals = common.decimal_parts(value)
-    scaled, rest = divmod(mantissa * 10**_DECIMALS, 10**decimals)
-    if rest:
-        raise ValueError(f"{_DECIMALS} decimals fit, and nothing is rounded")
-    return _I8.write(-scaled if negative else scaled)
-
-
-def _read_currency(data: bytes) -> Decimal:
-    scaled: int = _I8.read(data)
-    return common.decimal_of(scaled < 0, abs(scaled), _DECIMALS)
-
-
 def _write_nothing(_value: None) -> bytes:
     return b""
 
@@ -111,7 +96,6 @@ def _read_guid(data: bytes) -> uuid.UUID:
 
 
 _DOUBLE = packed("d", (float, int))
-_I8 = packed("q")
 _BLOB: Kind[bytes] = Kind(_BYTES, bytes, bytes)
 _KINDS: dict[str, tuple[int, Kind[bytes]]] = {
     "VT_BSTR": (8, Kind((str,), lambda text: common.unicode(text).encode("utf-16-le"), _utf16)),
@@ -128,14 +112,13 @@ _KINDS: dict[str, tuple[int, Kind[bytes]]] = {
     "VT_I1": (16, packed("b")),
     "VT_I2": (2, packed("h")),
     "VT_I4": (3, packed("i")),
-    "VT_I8": (20, _I8),
+    "VT_I8": (20, packed("q")),
     "VT_UI1": (17, packed("B")),
     "VT_UI2": (18, packed("H")),
     "VT_UI4": (19, packed("I")),
     "VT_UI8": (21, packed("Q")),
     "VT_R4": (4, packed("f", (float, int))),
     "VT_R8": (5, _DOUBLE),
-    "VT_CY": (6, Kind((Decimal, int), _write_currency, _read_currency)),
     "VT_DATE": (7, Kind((datetime.datetime,), _write_date, _read_date)),
     "VT_CLSID": (72, Kind((uuid.UUID,), lambda value: value.bytes_le, _read_guid)),
     "VT_NULL": (1, Kind((type(None),), _write_nothing, _read_nothing)),
@@ -144,7 +127,7 @@ _KINDS: dict[str, tuple[int, Kind[bytes]]] = {
     "VT_BLOB": (65, _BLOB),
 }
 _USUAL = (
-    "VT_BSTR", "VT_BOOL", "VT_I4", "VT_I8", "VT_UI8", "VT_R8", "VT_CY", "VT_DATE", "VT_CLSID", "VT_NULL",
+    "VT_BSTR", "VT_BOOL", "VT_I4", "VT_I8", "VT_UI8", "VT_R8", "VT_DATE", "VT_CLSID", "VT_NULL",
     "VT_ARRAY|VT_UI1",
 )  # fmt: skip
 KINDS = {name: kind for name, (_, kind) in _KINDS.items()}

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ordack.text import counted
 
 Form = TypeVar("Form", str, bytes)
 
-MANTISSA_BITS = 96  # of a decimal of .NET,
-SCALE_MAX = 28  # and how many decimals it can have
-DIGITS_MAX = 29
 SHOWN_MAX = 40  # characters of a value in an error
 
 
@@ -123,28 +119,3 @@ def unicode(text: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"it holds half a character at {error.start}") from None
     return text
-
-
-def decimal_parts(value: Decimal | int) -> tuple[bool, int, int]:
-    """Is it negative, its digits as a whole number, and how many of them are decimals, as a decimal of .NET has them.
-    Nothing is rounded. Raises ValueError if it holds no such number."""
-    number = Decimal(value)
-    if not number.is_finite() or (number and number.adjusted() >= DIGITS_MAX):
-        raise ValueError(f"at most {MANTISSA_BITS} bits fit")
-    negative, digits, exponent = number.as_tuple()
-    assert isinstance(exponent, int)  # as it is finite
-    text = "".join(map(str, digits)) if number else "0" * (max(-exponent, 0) + 1)
-    spare = len(text) - len(text.rstrip("0"))
-    dropped = min(max(-SCALE_MAX - exponent, 0), spare)
-    text, exponent = text[: len(text) - dropped], exponent + dropped
-    if exponent < -SCALE_MAX or len(text.lstrip("0")) > DIGITS_MAX:
-        raise ValueError(f"at most {SCALE_MAX} decimals and {MANTISSA_BITS} bits fit, and nothing is rounded")
-    mantissa = int(text) * 10 ** (max(exponent, 0) if number else 0)
-    if mantissa >> MANTISSA_BITS:
-        raise ValueError(f"at most {MANTISSA_BITS} bits fit")
-    return bool(negative), mantissa, max(-exponent, 0)
-
-
-def decimal_of(negative: bool, mantissa: int, scale: int) -> Decimal:
-    """The number that has these parts."""
-    return Decimal((int(negative), tuple(map(int, str(mantissa))), -scale))

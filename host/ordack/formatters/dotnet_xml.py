@@ -14,7 +14,6 @@ import re
 import struct
 import uuid
 from collections.abc import Callable
-from decimal import Decimal
 from html import escape
 from xml.parsers import expat
 
@@ -87,16 +86,6 @@ def _single_digits(value: float) -> str:
     return next(text for text in (f"{exact:.{count}g}" for count in range(6, 18)) if _single(float(text)) == exact)
 
 
-def _write_decimal(value: Decimal) -> str:
-    return format(common.decimal_of(*common.decimal_parts(value)), "f")
-
-
-def _read_decimal(text: str) -> Decimal:
-    value = Decimal(_matched(_FRACTION, text))
-    common.decimal_parts(value)
-    return value
-
-
 def _write_time(when: datetime.datetime) -> str:
     offset = when.utcoffset()
     if offset is not None and offset % datetime.timedelta(minutes=1):
@@ -134,13 +123,12 @@ KINDS: dict[str, Kind[str]] = {
         lambda text: _single(_read_float(text)),
     ),
     "double": Kind((float, int), _write_float, _read_float),
-    "decimal": Kind((Decimal, int), _write_decimal, _read_decimal),
     "dateTime": Kind((datetime.datetime,), _write_time, _read_time),
     "guid": Kind((uuid.UUID,), str, lambda text: uuid.UUID(_matched(_GUID, text))),
     "base64Binary": Kind((bytes, bytearray, memoryview), lambda value: base64.b64encode(value).decode(), _read_base64),
 }
 _USUAL = (
-    "string", "boolean", "int", "long", "unsignedLong", "double", "decimal", "dateTime", "guid", "base64Binary",
+    "string", "boolean", "int", "long", "unsignedLong", "double", "dateTime", "guid", "base64Binary",
 )  # fmt: skip
 
 
@@ -159,8 +147,8 @@ def read(data: bytes) -> object:
     element.parse(data)
     if element.name not in KINDS:
         raise BodyError(
-            f"the body is an element {common.shown(element.name)}, no simple type of .NET: take `body` and read it "
-            "with an XML parser that expands no entities"
+            f"the body is an element {common.shown(element.name)}, no simple type that is read here: take `body` and "
+            "read it with an XML parser that expands no entities"
         )
     if element.is_nil:
         return None
