@@ -85,7 +85,7 @@ class Mishaps:
             if self.made:
                 had = await self.readings("--peek")
                 (self.folder / "store").rename(self.folder / f"store-{self.made}")
-                await self.manager.command("restore", "backup")
+                await self.manager.command("init", "--from", "backup")
                 self.gone |= had - await self.readings("--peek")
                 await asyncio.sleep(self.manager.life)
             else:

@@ -10,7 +10,7 @@ import pytest
 
 from firmware.ports.modules import BOARD
 from hil import boards, targets
-from hil.boards import Board, BoardMissing, Line, Log, Process, ProcessBoard
+from hil.boards import Board, BoardMissing, Line, ProcessBoard
 from hil.targets import interpreter, open_board
 
 DEADLINE_S = 60.0
@@ -91,15 +91,6 @@ def test_kill_is_sigkill_and_takes_the_whole_process_group(board: ProcessBoard) 
         assert time.monotonic() < end
 
 
-def test_kill_and_close_may_come_at_any_time(board: ProcessBoard) -> None:
-    board.kill()
-    board.start({"name": "bench"})
-    board.kill()
-    board.kill()
-    board.close()
-    assert not board.alive
-
-
 def test_a_board_whose_application_ends_is_not_alive(board: ProcessBoard) -> None:
     board.start({"name": "bench", "then": ["end"]})
     end = time.monotonic() + DEADLINE_S
@@ -166,21 +157,6 @@ def test_only_the_firmware_of_the_environment_reaches_the_board(
     assert "SECRET_OF_THE_CALLER" not in environment
     assert environment["PYTHONPATH"] == str(boards.FIRMWARE)
     assert environment["MICROPYPATH"].split(":") == [".frozen", str(BOARD)]
-
-
-# Log
-
-
-def test_log_takes_bytes_that_are_no_text_and_a_last_line_without_end(tmp_path: Path) -> None:
-    log = Log()
-    script = "import sys; sys.stdout.buffer.write(bytes([255, 10, 0x61, 13, 10, 0x62]))"
-    process = Process([sys.executable, "-c", script], log, 1, tmp_path)
-    end = time.monotonic() + DEADLINE_S
-    while process.alive:
-        assert time.monotonic() < end
-    process.kill()
-    assert [line.text for line in log.since(0)] == ["\ufffd", "a", "b"]
-    assert process.status == 0
 
 
 # What a name means

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from ordack.node import Node
 
 from hil import campaign, part
 from hil.boards import POWER, RESET, ROOT, Line, Log, ProcessBoard
-from hil.campaign import main, parse_arguments
+from hil.campaign import main
 from hil.conftest import STANDIN, RunStandin
 from hil.emulated import M3, QemuBoard
 from hil.faults import GOES_ON, UP, Cut, CutSchedule
@@ -32,7 +31,7 @@ from hil.scenario import (
     Settings,
 )
 from hil.signals import heed
-from hil.victims import Victim, beside, elsewhere
+from hil.victims import Victim
 
 # Victims
 
@@ -96,61 +95,6 @@ def test_a_cut_of_the_power_comes_at_its_byte_or_when_that_does_not_come() -> No
     assert passage.allowed(UP, 4096) == 4096, "nobody waits for its byte any more"
     victim.tick(20, now + 7.2)
     assert (victim.kills, victim.finished) == (2, True)
-
-
-class SlowEnd(StandinEnd):
-    """Its relay takes its time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.switched = threading.Event()
-
-    def kill(self) -> None:
-        assert self.switched.wait(60)
-        super().kill()
-
-
-def test_a_slow_relay_holds_nothing_up_and_its_time_is_measured() -> None:
-    async def test() -> None:
-        end, schedule = SlowEnd(), CutSchedule(())
-        victim = Victim("board", end, [Kill(1, 0.0, 0.0)], schedule=schedule, do=beside)
-        victim.tick(1, 1.0)
-        victim.tick(1, 2.0)
-        assert end.alive
-        assert not victim.finished
-        schedule.count(UP, 100)  # what the proxy forwards meanwhile
-        end.switched.set()
-        await victim.settle()
-        victim.tick(1, 3.0)
-        await victim.settle()
-        victim.tick(1, 4.0)
-        assert (end.alive, victim.finished) == (True, True)
-        (made,) = victim.made
-        assert (made.up, made.up_off) == (0, 100)
-        assert made.took_s > 0
-
-    asyncio.run(test())
-
-
-def test_work_that_was_begun_is_waited_for_although_the_campaign_is_cancelled() -> None:
-    async def test() -> None:
-        begun, go, done = threading.Event(), threading.Event(), list[bool]()
-
-        def work() -> None:
-            begun.set()
-            done.append(go.wait(60))
-
-        task = asyncio.create_task(elsewhere(work))
-        await asyncio.to_thread(begun.wait, 60)
-        task.cancel()
-        await asyncio.sleep(0)
-        assert not task.done()
-        go.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert done == [True]
-
-    asyncio.run(test())
 
 
 def test_progress_takes_the_highest_figures_and_passes_over_what_is_not_json() -> None:
@@ -329,17 +273,6 @@ def test_what_is_kept_of_a_failure_shows_it(run_standin: RunStandin, tmp_path: P
 
 
 # The command
-
-
-def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["--messages", "9", "--cuts", "2", "--kills", "1", "--seed", "4", "--board", "unix-twin", "--json"]
-    chosen = parse_arguments(words)
-    assert (chosen.settings, chosen.json) == (Settings(9, 2, 1, 4, "unix-twin"), True)
-    first = parse_arguments([])
-    plain = first.settings
-    assert (plain.messages, plain.cuts, plain.kills, plain.board, first.json) == (1000, 50, 5, "unix", False)
-    monkeypatch.setenv("SEED", "71")
-    assert parse_arguments([]).settings.seed == 71
 
 
 @pytest.mark.parametrize(

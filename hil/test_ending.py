@@ -42,13 +42,6 @@ def test_whatever_ends_a_command_is_a_sentence_and_a_status(error: BaseException
     assert out.getvalue() == said
 
 
-def test_a_command_that_ends_well_has_its_own_status_and_a_mistake_of_ours_is_not_hidden() -> None:
-    silent = Console(file=io.StringIO())
-    assert [ending.ending(silent, lambda status=status: status) for status in (0, 1)] == [0, 1]  # type: ignore[misc]
-    with pytest.raises(ZeroDivisionError):
-        ending.ending(silent, lambda: 1 // 0)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_work_put_away_what_it_has_and_is_as_it_was_afterwards(number: signal.Signals) -> None:
     before = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
@@ -71,13 +64,6 @@ def test_a_signal_lets_the_work_put_away_what_it_has_and_is_as_it_was_afterwards
         assert signal.getsignal(number) == before
     finally:
         signal.signal(number, outside)
-
-
-def test_work_that_comes_to_its_end_gives_what_it_found() -> None:
-    async def work() -> str:
-        return "found"
-
-    assert ending.to_the_end(work()) == "found"
 
 
 DRIVERS = "MicroPythonDriver: {}, ManualPowerDriver: {}, NodeDriver: {host: LAN}, BoardStrategy: {}"

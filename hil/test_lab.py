@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import pyudev
-import yaml
 from labgrid.driver.fake import FakePowerDriver
 from labgrid.factory import target_factory
 from labgrid.resource.udev import UdevManager, USBSerialPort
@@ -119,34 +118,6 @@ def test_a_file_that_is_wrong_is_refused_with_its_name(rig: Rig, text: str, reas
         open_board("unix", path.parent / "flash")
 
 
-def mistakes(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each key that is one of ours or labgrid's, with an x at its end, and the table with it; and each that has a
-    value, with the table in which that is a table. Of bindings labgrid says what is not found in their place.
-    """
-    for key, value in described.items():
-        if not key.startswith(("pico", "ID_")):
-            yield f"{key}x", {(f"{key}x" if name == key else name): one for name, one in described.items()}
-        parts = value if isinstance(value, list) else [value]
-        for turn, part in enumerate(parts if key != "bindings" else ()):
-            for wrong, other in mistakes(part) if isinstance(part, dict) else [(key, {"a": 1})]:
-                yield wrong, {**described, key: [*parts[:turn], other, *parts[turn + 1 :]] if parts is value else other}
-
-
-def test_every_key_of_the_readme_that_is_misspelt_or_has_another_kind_of_value_is_named(rig: Rig) -> None:
-    path, tried = rig({}), set()
-    for text in re.findall("```yaml\n(imports.*?)```", README, re.DOTALL):
-        whole = yaml.safe_load(text)
-        for name, board in whole["targets"].items():
-            board.pop("options", None)  # a board in quarantine is looked at no further
-            for wrong, changed in mistakes({**whole, "targets": {name: board}}):
-                path.write_text(yaml.safe_dump(changed, sort_keys=False))
-                with pytest.raises(BoardMissing, match=rf"^(board {name}|{path}).*\b{wrong}\b"):
-                    drivers.strategy(drivers.target_of(drivers.load(path), name))
-                tried.add(wrong)
-    assert {"targetsx", "driversx", "matchx", "NodeDriverx", "off_sx"} <= tried
-    assert {"imports", "ID_PATH", "cmd_on", "off_s", "host", "index"} <= tried
-
-
 # Identity
 
 
@@ -186,17 +157,6 @@ def usb(**match: str) -> USBSerialPort:
     return target_factory.make_target("bench", described).resources[0]
 
 
-def test_a_board_is_found_by_its_number_or_by_where_it_is_plugged_in(plugged: list[Device]) -> None:
-    plugged += [Device("/dev/ttyACM1", "other", "pci-usb-0:1"), Device("/dev/null", NUMBER, "pci-usb-0:2")]
-    for match in ({"ID_SERIAL_SHORT": NUMBER}, {"ID_PATH": "pci-usb-0:2"}):
-        port = usb(**match)
-        for device in plugged:
-            port.try_match(device)
-        assert real.url(port, 0.0) == "/dev/null"
-        (key, value) = match.popitem()
-        assert real.identity(port) == f"{key} {value}"
-
-
 def test_two_ports_with_its_number_are_refused(plugged: list[Device]) -> None:
     plugged += [Device("/dev/null"), Device("/dev/zero")]
     port = usb(ID_SERIAL_SHORT=NUMBER)
@@ -212,24 +172,6 @@ def test_one_user_at_a_time_and_the_other_is_told_who() -> None:
         Claim("another", NUMBER)
     Claim("another", "other number").release()
     first.release()
-    Claim("another", NUMBER).release()
-
-
-@pytest.mark.usefixtures("rig")
-def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
-    script = (
-        "import pathlib, sys, time; from ordack.boards import claim; claim.FOLDER = pathlib.Path(sys.argv[1])\n"
-        f"lock = claim.Claim('a campaign', {NUMBER!r})\n"
-        "print('held', flush=True); time.sleep(600)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script, tmp_path], cwd=ROOT, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    with process.stdout:
-        assert process.stdout.readline() == b"held\n"
-        with pytest.raises(NoBoard, match="in use"):
-            Claim("another", NUMBER)
-        process.kill()
-        process.wait(DEADLINE_S)
     Claim("another", NUMBER).release()
 
 

@@ -2,11 +2,8 @@
 and the verdict. tests/pipeline/test_chain.py runs all of it.
 """
 
-import asyncio
 import functools
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -127,28 +124,3 @@ def test_a_campaign_that_fails_keeps_its_figures_and_says_where(
     assert Path(said["artefacts"]).parent == tmp_path
     assert json.loads((Path(said["artefacts"]) / "figures.json").read_text())["failure"] == said["failure"]
     assert "--- the last lines of the export:" in (Path(said["artefacts"]) / "logs.txt").read_text()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_closes_what_was_started_keeps_nothing_and_says_so(
-    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    closed = list[str]()
-
-    async def run(campaign: PipelineCampaign, _: Figures) -> None:
-        close = campaign.close
-
-        def noted() -> None:
-            closed.append("all")
-            close()
-
-        monkeypatch.setattr(campaign, "close", noted)
-        os.kill(os.getpid(), number)
-        await asyncio.sleep(600)
-
-    monkeypatch.setattr(PipelineCampaign, "run", run)
-    monkeypatch.setattr(pipeline, "Settings", functools.partial(pipeline.Settings, artefacts=tmp_path))
-    assert main(["--board", "cpython", "--messages", "5", "--kills", "0"]) == 130
-    assert capsys.readouterr().out.splitlines()[-1] == "interrupted"
-    assert closed == ["all"]
-    assert list(tmp_path.iterdir()) == []

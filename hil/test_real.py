@@ -6,17 +6,13 @@ import asyncio
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -199,38 +195,6 @@ def test_a_board_that_is_switched_by_hand_asks_at_a_terminal_and_elsewhere_says_
     opened.close()
 
 
-@contextmanager
-def relay(*commands: str) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    """A Shelly of the second generation on loopback, which runs one of two commands to switch off and on, or fails; its
-    port in labgrid's words, and what it was asked.
-    """
-    asked: list[Any] = []
-
-    class Relay(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
-            on = asked[-1][1]["params"]["on"]
-            failed = bool(commands) and subprocess.run(shlex.split(commands[on]), timeout=DEADLINE_S).returncode
-            self.send_response(500 if failed else 200)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Relay) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield {"model": "shelly_gen2", "host": f"http://127.0.0.1:{server.server_port}", "index": 0}, asked
-        server.shutdown()
-
-
-def switched_by(port: dict[str, Any], board: dict[str, Any]) -> dict[str, Any]:
-    """This board with its power at a relay in a network."""
-    board["resources"].append({"NetworkPowerPort": port})
-    board["drivers"] = {"NetworkPowerDriver": {}, **board["drivers"]}
-    for other in ("ExternalPowerDriver", FakePowerDriver.__name__):
-        board["drivers"].pop(other, None)
-    return board
-
-
 def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,21 +299,16 @@ def test_check_finds_what_a_board_has_and_a_switch_that_switches_nothing(
 
 
 @pytest.mark.timeout(240)
-def test_the_campaign_drives_it_and_switches_its_power_by_a_relay_in_the_network(
-    bench: Bench, rig: Rig, tmp_path: Path
-) -> None:
+def test_the_campaign_drives_it_and_switches_its_power(bench: Bench, tmp_path: Path) -> None:
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
     seed = new_seed()
     print(f"seed {seed}")
     settings = Settings(10, 2, 1, seed, "bench", deadline_s=120.0, artefacts=tmp_path / "campaign")
-    with relay(bench.off, bench.on) as (port, asked):
-        rig({"bench": switched_by(port, bench.described)})
-        figures = asyncio.run(run_campaign(settings, Console()))
-        assert isinstance(bench.open(), LabBoard)
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert isinstance(bench.open(), LabBoard)
     assert figures.shortcomings() == [], f"seed {seed}"
     assert figures.core == "c-module"
-    assert [one["params"]["on"] for _, one in asked].count(True) >= 3, "its firmware is read, it starts, and once more"
 
 
 STALE = """

@@ -2,14 +2,12 @@
 
 import base64
 import binascii
-import io
 import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from hil.faults import DOWN, FIN, RST, UP, Cut, CutMade
 from hil.report import (
@@ -17,9 +15,7 @@ from hil.report import (
     Entry,
     Erased,
     Figures,
-    Received,
     Timeline,
-    View,
     compare,
     read_ledger,
     read_received,
@@ -86,11 +82,6 @@ def test_once_and_in_order() -> None:
     assert figures(result).ok
 
 
-def test_rolled_sequences_are_in_order() -> None:
-    second = [message(k, tx_sequence_id=(7 << 32) + 2, tx_sequence_number=k - 6) for k in range(7, COUNT + 1)]
-    assert judge(good()[:6] + second).faults == {}
-
-
 @given(st.data())
 def test_lost(data: st.DataObject) -> None:
     gone = data.draw(st.sets(st.integers(1, COUNT), min_size=1))
@@ -149,11 +140,6 @@ def test_corrupt(changes: dict[str, Any], reason: str) -> None:
     assert result.corrupt[0].startswith(reason)
     assert "1 corrupt" in result.line()
     assert not figures(result).ok
-
-
-def test_no_transactional_sequence_is_corrupt_in_every_message() -> None:
-    messages = [message(k, tx_sequence_id=None, tx_sequence_number=None) for k in range(1, COUNT + 1)]
-    assert len(judge(messages).corrupt) == COUNT
 
 
 @pytest.mark.parametrize("extra", [message(13), message(4, label="hello"), message(4, label="reading 4 "), message(0)])
@@ -244,21 +230,6 @@ def test_a_ledger_with_a_broken_line_is_refused(line: bytes) -> None:
         read_ledger(b"1 0 00000000\n" + line)
 
 
-def test_received_messages() -> None:
-    line = json.dumps(message(3, priority=3))
-    (received,) = read_received(line + "\n")
-    assert received == Received(
-        3, "reading 3", SOURCE, 3, "transactional", 0, ((7 << 32) + 1, 3), 3, binascii.crc32(body(3))
-    )
-    assert read_received("") == []
-
-
-@pytest.mark.parametrize("text", ["no json", "{}", json.dumps(message(1, body_base64="*"))])
-def test_output_that_is_not_messages_is_refused(text: str) -> None:
-    with pytest.raises((ValueError, KeyError)):
-        read_received(text)
-
-
 # Figures
 
 
@@ -282,23 +253,6 @@ def test_without_a_comparison_nothing_is_well() -> None:
     result.comparison = None
     assert result.shortcomings() == ["the queue was not compared with the ledger"]
     assert json.loads(result.to_json())["line"] is None
-
-
-def test_a_comparison_of_fewer_messages_than_asked_proves_nothing() -> None:
-    result = figures(compare(0, [], []))
-    assert result.shortcomings() == ["0 sent instead of 12", "0 received once instead of 12"]
-
-
-def test_json_carries_everything() -> None:
-    said = json.loads(figures(found_at_restart=1, seconds=2.5).to_json())
-    assert said["ok"] is True
-    assert said["line"] == "12 sent, 12 received once, in order, 0 lost, 0 duplicated"
-    assert said["shortcomings"] == []
-    assert (said["seed"], said["messages"], said["cuts_asked"], said["board_kills_asked"]) == (7, COUNT, 3, 2)
-    assert said["cuts"][1]["direction"] == "down"
-    assert said["comparison"]["lost"] == []
-    assert (said["found_at_restart"], said["seconds"]) == (1, 2.5)
-    assert json.loads(figures(judge(good()[1:])).to_json())["ok"] is False
 
 
 # Over time
@@ -326,19 +280,3 @@ def test_recovery_ends_with_the_next_acknowledged_reading() -> None:
     assert line.readings == [(1.0, 3, 0, 0), (4.5, 3, 1, 0), (6.0, 3, 2, 0)]
     assert line.rate == pytest.approx(2 / 6)
     assert (Timeline().worst_s, Timeline().rate) == (0.0, 0.0)
-
-
-# Live progress
-
-
-def test_plain_lines_are_few_and_the_last_one_is_complete() -> None:
-    out = io.StringIO()
-    totals = {"sent": 1000, "cuts": 5}
-    view = View(Console(file=out, width=200), totals)
-    for turn in range(1001):
-        view.update({"sent": turn, "cuts": min(5, turn)})
-    view.update(totals)
-    lines = out.getvalue().splitlines()
-    assert lines[0] == "sent 0/1000, cuts 0/5"
-    assert lines[-1] == "sent 1000/1000, cuts 5/5"
-    assert len(lines) < 20

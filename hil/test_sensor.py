@@ -3,7 +3,6 @@
 import asyncio
 import binascii
 import json
-import math
 import subprocess
 from pathlib import Path
 
@@ -100,21 +99,6 @@ def test_sizes_stay_in_range_and_hold_both_ends(seed: int, count: int, max_size:
     assert sizes == [sensor.size_of(seed, k, count, max_size) for k in range(1, count + 1)]
 
 
-def test_sizes_are_about_log_uniform() -> None:
-    octaves = [int(math.log2(size)) for k in range(1, 3001) if (size := sensor.size_of(1, k, 3000))]
-    for octave in range(16):
-        assert 100 < octaves.count(octave) < 280
-
-
-def test_bodies_differ_and_depend_on_seed_reading_and_place() -> None:
-    bodies = {bytes(sensor.body_of(seed, k, 8)) for seed in range(20) for k in range(1, 200)}
-    assert len(bodies) > 195
-    assert len({bytes(sensor.body_of(seed, 5, 64)) for seed in range(50)}) == 50
-    body = sensor.body_of(1, 2, 65536)
-    assert len({bytes(body[i : i + 256]) for i in range(0, 65536, 256)}) == 256
-    assert [len(sensor.body_of(1, 2, size)) for size in (0, 1, 7, 8, 63, 64, 65)] == [0, 1, 7, 8, 63, 64, 65]
-
-
 @pytest.mark.parametrize("target", [*MICROPYTHON, "cpython"])
 def test_readings_are_the_same_on_every_interpreter(target: str) -> None:
     try:
@@ -187,16 +171,6 @@ def test_power_cut_within_a_line_of_the_ledger(data: st.DataObject) -> None:
     assert ledger() == whole[:-1] + b" found\n"
 
 
-def test_a_restart_without_a_cut_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    node = StandinNode([])
-    live(node)
-    before = ledger()
-    live(StandinNode(node.accepted, stored=8))
-    assert ledger() == before
-    started = {"event": "started", "accepted": 8, "stored": 8, "found": False, "base": 0, "core": "stand-in"}
-    assert {**started, **TOLD} in said(capsys)
-
-
 def test_a_node_that_forgot_an_acceptance_is_found_out() -> None:
     node = StandinNode([])
     live(node)
@@ -234,16 +208,6 @@ def test_after_an_old_copy_too_and_a_cut_before_the_ledger_then(capsys: pytest.C
     assert [line["base"] for line in said(capsys) if line.get("event") == "started"] == [5, 5]
 
 
-def test_a_node_that_skips_a_message_id_is_found_out() -> None:
-    class Skipping(StandinNode):
-        @property
-        def next_message_id(self) -> int:
-            return len(self.accepted) + 5
-
-    with pytest.raises(ValueError, match="reading 1 was accepted as MessageID 5, but the last is 1"):
-        live(Skipping([]))
-
-
 @pytest.mark.parametrize("refusal", [OutboxFull("no room"), MemoryError("no room")])
 def test_a_reading_that_was_refused_for_want_of_room_is_sent_again(
     refusal: Exception, capsys: pytest.CaptureFixture[str]
@@ -259,16 +223,6 @@ def test_a_reading_that_was_refused_for_want_of_room_is_sent_again(
     assert [label for _, label in node.accepted] == [f"reading {k}" for k in range(1, 9)]
     assert [entry.k for entry in read_ledger(ledger())] == list(range(1, 9))
     assert [line["full"] for line in said(capsys)][-1] == isinstance(refusal, OutboxFull)
-
-
-def test_a_reading_that_was_refused_and_has_taken_a_number_is_found_out() -> None:
-    class Odd(StandinNode):
-        async def send(self, body: bytes, label: str, **options: bool) -> None:
-            await super().send(body, label, **options)
-            raise OutboxFull("no room")
-
-    with pytest.raises(OutboxFull, match="no room"):
-        live(Odd([]))
 
 
 def test_a_node_that_has_ended_while_the_sensor_only_waits_is_reported() -> None:

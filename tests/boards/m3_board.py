@@ -12,8 +12,8 @@ from typing import Any
 
 import serial
 from ordack.boards import deploy, repl
-from ordack.boards.check import Check
 from ordack.boards.doctor import examine
+from ordack.boards.outbox import Check
 from ordack.boards.repl import Board
 
 from hil.emulated import M3, MPS2_PSRAM_SIZE, mps2_flash

@@ -23,16 +23,16 @@ import pytest
 import serial
 from ordack import cli
 from ordack.boards import deploy as deploying
-from ordack.boards import doctor, outbox, repl, rescue
-from ordack.boards.check import Check
+from ordack.boards import outbox, repl
 from ordack.boards.deploy import deploy
 from ordack.boards.doctor import examine
+from ordack.boards.outbox import Check
 from ordack.boards.repl import Board, BoardError, NoBoard
 from ordack.client import Client
 from ordack.node import Node, log, sources
 from ordack.node.outbox import Outbox
 
-from firmware.ports.modules import BOARD, of_boards
+from firmware.ports.modules import BOARD
 from tests.boards.m3_board import Machine, write_deployed
 from tests.conformance import ROOT
 from tests.support import command as commands
@@ -118,12 +118,6 @@ def test_a_firmware_with_our_modules_gets_only_the_application(machine: Callable
 
 def test_a_board_on_a_socket(machine: Callable[..., Machine]) -> None:
     assert machine(tcp=True).checks()["firmware"].verdict == "ok"
-
-
-def test_a_heap_that_is_too_small_for_modules_in_files_is_told(machine: Callable[..., Machine]) -> None:
-    heap = machine(heap=64).checks()["heap"]
-    assert heap.verdict == "warning"
-    assert heap.advice.endswith("freeze the modules into the firmware")
 
 
 STUBS = {
@@ -261,26 +255,6 @@ def test_a_deploy_that_is_cut_leaves_the_old_or_is_told(
     assert board.checks()["modules"].verdict == "ok"
 
 
-def test_modules_that_were_copied_by_hand_and_not_all_are_named(
-    machine: Callable[..., Machine], tmp_path: Path
-) -> None:
-    write_deployed(tmp_path)
-    board = machine()
-    check = board.checks()["modules"]
-    assert (check.verdict, check.text) == ("warning", "copied by hand or by mip: their version is not known")
-    board.cut()
-    write_deployed(tmp_path, "mqqb/lives.mpy", "ordack/node/tasks.mpy")
-    again = machine()
-    done = ordack("doctor", "--port", again.port)
-    assert done.returncode == 1
-    assert "files are missing: mqqb/lives, ordack/node/tasks" in done.stdout
-
-
-def test_what_the_doctor_looks_for_is_what_every_board_gets() -> None:
-    names = {f"{folder}/{name}.py" for folder, every in doctor.MODULES.items() for name in every.split()}
-    assert names | {"mqqb/__init__.py"} == set(of_boards(twin=False, tls=False, raw_flash=False))
-
-
 def test_what_cannot_be_copied_is_refused_before_anything_changes(
     machine: Callable[..., Machine],
     tmp_path: Path,
@@ -298,24 +272,6 @@ def test_what_cannot_be_copied_is_refused_before_anything_changes(
     done = ordack("deploy", "--port", board.port, "--package", large)
     assert (done.returncode, done.stdout) == (1, "")
     assert "remove files" in done.stderr
-
-
-def test_what_the_line_spoils_does_not_take_the_place_of_the_old(
-    machine: Callable[..., Machine],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    board = machine()
-    with board.open() as opened:
-        deploy(opened, package(tmp_path / "old", SMALL))
-        write = Board.write
-        monkeypatch.setattr(
-            Board, "write", lambda self, path, data, *told: write(self, path, data.replace(b"python", b"pythom"), *told)
-        )
-        new = package(tmp_path / "new", {**SMALL, "mqqb/core.py": "implementation = 'python' + ''\n"})
-        with pytest.raises(BoardError, match="did not arrive"):
-            deploy(opened, new)
-        assert opened.read("/flash/mqqb/core.py").decode() == SMALL["mqqb/core.py"]
 
 
 def test_files_take_the_place_of_others_on_fat_too(tmp_path: Path) -> None:
@@ -381,7 +337,7 @@ def test_a_program_that_cannot_start_is_told(machine: Callable[..., Machine], tm
     assert "nothing_of_that_name" in done.stdout
 
 
-def test_a_program_that_does_not_compile_replaces_nothing_and_one_that_ends_with_an_error_is_told(
+def test_a_program_that_ends_with_an_error_is_told(
     machine: Callable[..., Machine],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -409,15 +365,10 @@ def test_a_program_that_does_not_compile_replaces_nothing_and_one_that_ends_with
     assert status == 0, text
     assert checked("ok") == "main.py runs"
     monkeypatch.setattr(repl, "START_S", 60.0)
-    first = main.read_bytes()
     main.write_text("import time\nwhile True print(1)\n")
     status, text = said("deploy", *words)
     assert status == 1
-    assert "nothing was replaced" in text
     assert "main.py, line 2: SyntaxError: invalid syntax" in " ".join(text.split())
-    with board.open() as opened:
-        assert opened.read("/flash/main.py") == first
-        assert opened.sums(["/flash/main.py.new"]) == [None]
     main.write_text("def begin():\n    import nothing_of_that_name\nbegin()\n")
     status, text = said("deploy", *words, "--json")
     assert status == 1
@@ -470,31 +421,12 @@ def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
             bitten(board)
 
     new = package(tmp_path / "new", {**SMALL, "mqqb/__init__.py": "# new\n"})
-    done = repl.attended(board.port, 115200, lambda opened: deploy(opened, new, main, None, stalled), reset=True)
+    done = repl.attended(board.port, lambda opened: deploy(opened, new, main, None, stalled), reset=True)
     assert "/flash/mqqb/__init__.py" in done.copied
     board.hear(b"alive")  # the program runs again
     with board.open() as opened:
         assert opened.read("/flash/mqqb/__init__.py") == b"# new\n"
         assert b"3" in opened.read("/flash/starts"), "by the watchdog"
-
-
-def test_a_board_whose_program_feeds_a_watchdog_is_looked_at(machine: Callable[..., Machine], tmp_path: Path) -> None:
-    board = machine()
-    main = tmp_path / "watched.py"
-    main.write_text(WATCHED)
-    with board.open() as opened:
-        deploy(opened, package(tmp_path / "small", SMALL), main)
-    board.hear(b"alive")
-
-    def look_slowly(opened: Board) -> dict[str, Check]:
-        while not opened.watched:
-            bitten(board)
-            opened.run("")
-        return {check.name: check for check in examine(opened)}
-
-    told = repl.attended(board.port, 115200, look_slowly, reset=False)
-    assert told["modules"].verdict == told["watchdog"].verdict == "ok"
-    board.hear(b"alive")
 
 
 # ---- doctor -----------------------------------------------------------------------------------------
@@ -562,16 +494,11 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
         return found
 
     asyncio.run(fill())
-    for limits, said in (
-        ({"capacity": 700}, r"3 messages; full, \d+ bytes of its capacity, 700, are used"),
-        ({"flash": 700}, r"3 messages; full, \d+ bytes that the flash has for it, 700, are used"),
-        ({"capacity": 4096, "flash": 65536}, "3 messages"),
-    ):
-        check = told(limits=limits)["outbox"]
-        assert re.fullmatch("outbox: " + said, check.text), check.text
+    for flash, verdict in ((700, "bad"), (65536, "ok")):
+        check = told(flash=flash)["outbox"]
         assert (check.verdict, check.values["full"], "OutboxFull" in check.advice) == (
-            ("bad", True, True) if "full" in said else ("ok", False, False)
-        )
+            verdict, verdict == "bad", verdict == "bad"
+        )  # fmt: skip
     command()
     found = told()
     identity = found["identity"]
@@ -651,7 +578,7 @@ class Holding:
 
 def test_a_part_of_an_outbox_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
     with pytest.raises(NoBoard):
-        rescue.copy_from_board(Holding(dies=True), "outbox", tmp_path, lambda *_: None)  # type: ignore[arg-type]
+        outbox.copy_from_board(Holding(dies=True), "outbox", tmp_path, lambda *_: None)  # type: ignore[arg-type]
     done = ordack("rescue", tmp_path)
     assert done.returncode == 1
     assert "there is no outbox in" in done.stderr
@@ -693,13 +620,6 @@ def test_an_outbox_is_rescued_and_what_is_in_it_listed(tmp_path: Path) -> None:
     assert "bytes cannot be read\nmessage 3 cannot be read, and is not known to have ended" in done.stdout
     assert ordack("rescue").returncode == 2
     assert ordack("rescue", "--port", "x").returncode == 2
-    names = tmp_path / "ordack.toml"
-    names.write_text(f"[names]\n'{summary['guid']}' = 'press 8'\n")
-    done = ordack("rescue", str(folder), "--names", names)
-    assert f"press 7, GUID {summary['guid']} (press 8)" in done.stdout
-    done = ordack("rescue", str(folder), "--names", names, "--json")
-    assert json.loads(done.stdout.splitlines()[-1])["peer_name"] == "press 8"
-    assert summary["peer_name"] is None
     empty = ordack("rescue", str(tmp_path / "nothing"))
     assert (empty.returncode, empty.stdout) == (1, "")
     assert "there is no outbox" in empty.stderr
@@ -804,7 +724,7 @@ def test_what_is_no_board_of_ours_is_told(
 ) -> None:
     monkeypatch.setattr(repl, "ENTER_S", enter_s)
     with pytest.raises(NoBoard if status == 5 else BoardError, match=text):
-        repl.attended(wire(answer), 115200, lambda board: None, reset=False)
+        repl.attended(wire(answer), lambda board: None, reset=False)
 
 
 def test_a_board_that_dies_in_an_answer_is_told(

@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,10 @@ import pytest
 from mqqb import guids
 from ordack.boards import provision as provisioning
 from ordack.boards import repl
-from ordack.boards.check import Check
+from ordack.boards.outbox import Check
 from ordack.boards.provision import Wanted, provision
 from ordack.boards.repl import Board, BoardError
-from ordack.broker.peer_names import entered
-from ordack.cli.board import PASSWORD_VARIABLE, Entry
+from ordack.cli.board import PASSWORD_VARIABLE
 from ordack.client import Client
 from ordack.server import certificates
 
@@ -162,14 +161,13 @@ def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path, st
     try:
         with board.open() as opened:
             opened.write("/flash/boot.py", BOOT)
-        done = run(board, there.port, "--store", store, "--json", host=HOST)
+        done = run(board, there.port, host=HOST)
         assert done.returncode == 0, done.stderr
-        guid = json.loads(done.stdout)["guid"]
+        [(line, guid)] = re.findall("`('(.*)' = 'press-3')`", done.stdout)
+        (store / "ordack.toml").write_text(f"[names]\n{line}\n")
         there.process.send_signal(signal.SIGHUP)  # as the page says, for names that are entered while it runs
         again = run(board, there.port, host=HOST)
         assert again.returncode == 0, again.stderr
-        looked = commands.ordack("board", "doctor", "--port", board.port, *names, "--json", seconds=90)
-        assert f"GUID {guid} (press-3)" in looked.stdout
     finally:
         board.cut()
         there.stop()
@@ -181,7 +179,7 @@ def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path, st
     audit = commands.ordack("audit", tmp_path / "plant.pcapng", *names, "--out", tmp_path / "audit")
     assert audit.returncode == 0, audit.stderr
     [sender] = pq.read_table(tmp_path / "audit" / "senders.parquet").to_pylist()
-    assert (sender["source_queue_manager"], sender["name"], sender["messages"]) == (guid, "press-3", 2)
+    assert (sender["source_queue_manager"], sender["name"], sender["messages"]) == (f"{{{guid}}}", "press-3", 2)
 
 
 def test_a_second_run_keeps_what_it_does_not_know(board: UnixBoard, serve: Serve, tmp_path: Path) -> None:
@@ -239,60 +237,6 @@ def test_a_board_moves_to_another_queue_manager_if_nothing_waits_for_the_one_bef
         other.stop()
 
 
-def test_the_name_goes_into_the_file_of_the_store(board: UnixBoard, serve: Serve, tmp_path: Path) -> None:
-    file = tmp_path / "store" / "ordack.toml"
-    other = "{00000000-0000-0000-0000-000000000001}"
-    text = f'# ours\n[names]\n"{other}" = "press-3"  # gone\n[settings]\nPoisonAfter = 5\n'
-    file.write_text(text)
-    done = run(board, serve.port, "--store", tmp_path / "store")
-    assert done.returncode == 1
-    assert f"the name 'press-3' stands for {other}" in done.stderr
-    assert (file.read_text(), files_of(board)) == (text, ["outbox"]), "nothing is half done"
-    done = run(board, serve.port, "--store", tmp_path / "store", "--replace", "--json")
-    assert done.returncode == 0, done.stderr
-    guid = json.loads(done.stdout)["guid"]
-    assert file.read_text() == f'# ours\n[names]\n"{guid}" = "press-3"\n[settings]\nPoisonAfter = 5\n'
-
-
-def test_names_that_are_entered_at_the_same_time_all_stay_in_a_file_that_stays_what_it_is(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    kept, link = tmp_path / "plant.toml", tmp_path / "store" / "ordack.toml"
-    kept.write_text("[settings]\nPoisonAfter = 5\n")
-    kept.chmod(0o640)
-    link.symlink_to(kept)
-    entries = {f"press-{one}": Entry(tmp_path / "store", f"press-{one}", False) for one in (1, 2, 3)}
-    for name, entry in entries.items():
-        entry.prepare("{" + name + "}")
-    for entry in entries.values():
-        entry.write()
-    assert tomllib.loads(kept.read_text()) == {
-        "settings": {"PoisonAfter": 5},
-        "names": {"{" + name + "}": name for name in entries},
-    }
-    assert link.is_symlink()
-    assert kept.stat().st_mode & 0o777 == 0o640
-    assert sorted(tmp_path.rglob("*")) == [kept, link.parent, link]
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("", '[names]\n"{G}" = "press 3"\n'),
-        ("own-names = ['a']\n", 'own-names = [\'a\']\n\n[names]\n"{G}" = "press 3"\n'),
-        ("[names] # all\n'g' = 'old'\n", '[names] # all\n"{G}" = "press 3"\n'),
-        ("[names]\n'{H}' = 'press 2'\n[tls]\n", "[names]\n\"{G}\" = \"press 3\"\n'{H}' = 'press 2'\n[tls]\n"),
-    ],
-)
-def test_a_name_is_entered_and_all_else_stays(text: str, wanted: str) -> None:
-    assert entered(text, "{G}", "press 3", replace=False) == wanted
-    assert entered(wanted, "{G}", "press 3", replace=False) == wanted
-
-
-def test_what_cannot_be_edited_is_left_to_a_person() -> None:
-    with pytest.raises(ValueError, match=r'by hand: in the table \[names\], "{G}" = "press 3"'):
-        entered("names = {'{H}' = 'press 2'}\n", "{G}", "press 3", replace=False)
-
-
 # ---- Wi-Fi ------------------------------------------------------------------------------------------
 
 
@@ -319,39 +263,22 @@ def test_a_wifi_that_cannot_be_joined(
     assert bodies(tmp_path / "store") == []
 
 
-STATIC = ["10.0.0.7", "255.255.255.0", "10.0.0.1", "10.0.0.2"]
-
-
 @pytest.mark.parametrize("way", ["variable", "input"])
-def test_a_board_joins_one_of_several_networks_as_it_is_told_and_its_program_may_do_so(
+def test_a_board_joins_a_network_as_its_configuration_says_and_its_program_may_do_so(
     board: UnixBoard, serve: Serve, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (board.folder / "network.py").write_text(NETWORK)
-    (board.folder / "air.json").write_text(json.dumps({"hall 2": "geheim ü 1", "hall 4": ""}))
-    options = ("--country", "DE", "--hostname", "press-3", "--static", ",".join(STATIC))
-    passwords = "x of hall 1\ngeheim ü 1\n\n"
+    (board.folder / "air.json").write_text(json.dumps({"hall 2": "geheim ü 1"}))
+    wifi = {"country": "DE", "hostname": "press-3", "more": [["hall 2", "geheim ü 1"]]}
+    (board.folder / "config.json").write_text(json.dumps({"wifi": wifi}))
+    password = "x of hall 1"
     if way == "variable":
-        monkeypatch.setitem(ENVIRONMENT, PASSWORD_VARIABLE, passwords)
-    done = run(
-        *(board, serve.port, "--wifi", "hall 1", "--wifi", "hall 2", "--wifi", "hall 3", *options, "--json"),
-        stdin=passwords.encode() if way == "input" else b"",
-    )
+        monkeypatch.setitem(ENVIRONMENT, PASSWORD_VARIABLE, password)
+    done = run(board, serve.port, "--wifi", "hall 1", stdin=f"{password}\n".encode() if way == "input" else b"")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["wifi"] == "hall 2"
-    assert "geheim" not in done.stdout + done.stderr
-    assert (config(board)["ssid"], config(board)["password"]) == ("hall 1", "x of hall 1")
-    more = [["hall 2", "geheim ü 1"], ["hall 3", ""]]
-    asked = {"country": "DE", "hostname": "press-3", "static": STATIC}
-    assert config(board)["wifi"] == {**asked, "more": more}
-    assert json.loads((board.folder / "seen.json").read_text()) == asked
-    done = run(board, serve.port, "--hostname", "press-4", "--country", "", "--static", "")
-    assert done.returncode == 0, done.stderr
-    assert config(board)["wifi"] == {"hostname": "press-4", "more": more}, "what is not named stays"
-    assert json.loads((board.folder / "seen.json").read_text()) == {"hostname": "press-4"}
-    monkeypatch.delitem(ENVIRONMENT, PASSWORD_VARIABLE, raising=False)
-    done = run(board, serve.port, "--hostname", "", "--wifi", "hall 4", stdin=b"\n")
-    assert done.returncode == 0, done.stderr
-    assert "wifi" not in config(board), "one network, and nothing else"
+    assert password not in done.stdout + done.stderr
+    assert (config(board)["ssid"], config(board)["password"], config(board)["wifi"]) == ("hall 1", password, wifi)
+    assert json.loads((board.folder / "seen.json").read_text()) == {"country": "DE", "hostname": "press-3"}
 
 
 def test_a_terminal_is_asked_for_the_password() -> None:
@@ -400,7 +327,7 @@ def test_tls_is_spoken_from_the_moment_the_files_count(
                 provisioning, "STORE_S", 1
             )  # counts when the certificate was looked at, however long that takes
             with pytest.raises(BoardError, match="ertificate"):
-                repl.attended(board.port, 115200, lambda there: provision(there, wrong), reset=True)
+                repl.attended(board.port, lambda there: provision(there, wrong), reset=True)
         assert files_of(board) == ["outbox"], "neither a file of TLS nor a configuration stays"
         done = run(board, running.port, "--tls", folder, "--tls-name", "plant")
         assert done.returncode == 0, done.stderr
@@ -434,14 +361,9 @@ def test_tls_is_spoken_from_the_moment_the_files_count(
         ("--queue", "DIRECT=TCP:10.0.0.5\\private$\\a\\b", "is not allowed"),
         ("--queue", "DIRECT=OS:.\\private$\\line1", "the board itself"),
         ("--queue-manager", "10.0.0.5", "is not HOST:PORT"),
-        ("--store", "no-such", "there is no folder no-such"),
         ("--tls", "no-such", "ca.der: No such file"),
         ("--wifi", "x" * 33, "33 bytes"),
         ("--wifi", "hall", "has 5 bytes: it has 8 to 64"),
-        ("--country", "de", "the country 'de' is not the two capital letters of its code"),
-        ("--hostname", "press_3", "the hostname 'press_3' is not 1 to 32 letters, digits and hyphens"),
-        ("--static", "10.0.0.7", "'10.0.0.7' is no address, netmask, gateway and name server"),
-        ("--static", "10.0.0.7,255.255.255.0,10.0.1.1,10.0.0.1", "the gateway 10.0.1.1 is not one of a machine"),
     ],
 )
 def test_what_is_mistyped_is_told_before_a_board_is_asked(option: str, value: str, said: str) -> None:
@@ -454,11 +376,9 @@ def test_what_is_mistyped_is_told_before_a_board_is_asked(option: str, value: st
     assert "short" not in done.stderr
 
 
-@pytest.mark.parametrize(("names", "given"), [(["hall"], b""), (["hall", "yard"], b"x\n"), (["hall", "hall"], b"\n\n")])
-def test_each_wifi_needs_a_name_and_a_password_of_its_own(names: list[str], given: bytes) -> None:
-    words = ["--port", "/dev/none", "--name", "press-3", "--queue", QUEUE]
-    words += [word for name in names for word in ("--wifi", name)]
-    assert commands.ordack("board", "provision", *words, stdin=given).returncode == 2
+def test_a_wifi_needs_a_password() -> None:
+    words = ["--port", "/dev/none", "--name", "press-3", "--queue", QUEUE, "--wifi", "hall"]
+    assert commands.ordack("board", "provision", *words).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -499,7 +419,7 @@ def test_a_message_that_is_not_stored_in_time_is_given_up(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         wanted = Wanted("press-3", QUEUE, *silent.getsockname())
         with pytest.raises(BoardError, match="did not store the message within 1 s"):
-            repl.attended(board.port, 115200, lambda there: provision(there, wanted), reset=True)
+            repl.attended(board.port, lambda there: provision(there, wanted), reset=True)
     assert files_of(board) == ["outbox"]
     done = commands.ordack("board", "rescue", board.folder / "outbox", "--json")
     assert json.loads(done.stdout.splitlines()[-1])["messages"] == 0
@@ -541,7 +461,7 @@ def test_a_power_cut_at_any_step_leaves_the_old_or_the_new(
 
         with monkeypatch.context() as patch, contextlib.suppress(Cut):
             patch.setattr(Board, "run", cut)
-            repl.attended(board.port, 115200, work, reset=True)
+            repl.attended(board.port, work, reset=True)
         found = config(board)
         assert found in ({"pin": 7}, new)
         seen.add("old" if found == {"pin": 7} else "new")
@@ -551,6 +471,6 @@ def test_a_power_cut_at_any_step_leaves_the_old_or_the_new(
     assert seen == {"old", "new"}
     (board.folder / "config.json").write_text('{"pin": 7}')
     (board.folder / "config.json").rename(board.folder / "config.json.new")  # a cut in FAT's renaming
-    repl.attended(board.port, 115200, work, reset=True)
+    repl.attended(board.port, work, reset=True)
     assert config(board) == new
     assert {label for _, label in bodies(tmp_path / "store")} == {"press-3"}

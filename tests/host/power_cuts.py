@@ -35,10 +35,10 @@ from types import SimpleNamespace
 from unittest import mock
 
 from mqqb import confirm
-from ordack.broker import commits, outcome
+from ordack.broker import outcome
 from ordack.broker.commits import Commit, Wanted
 from ordack.broker.message import Letter, in_runs
-from ordack.cli.move import move_all
+from ordack.cli.messages import move_all
 from ordack.config.config import Config
 from ordack.config.names import DEAD_XACT
 from ordack.store import Store, StoreError, StoreUnknown, database, write_ahead
@@ -292,9 +292,7 @@ class Episode:
         for tag in dead:
             note = self.ledger.notes[tag]
             note.queue, note.moved = "line1", True
-        moved = move_all(
-            host.application, DEAD_XACT, f"DIRECT=OS:{name}\\private$\\line1", commits.Selection(in_doubt=False), 3
-        )
+        moved = move_all(host.application, DEAD_XACT, f"DIRECT=OS:{name}\\private$\\line1", 3)
         self.act(host, lambda: list(moved))
 
     def reopen(self, host: Powered) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from mqqb import build, confirm, core, guid_names, guids, headers
 from mqqb.names import parse_format_name
-from ordack.broker.commits import Selection
+from ordack.broker.commits import Moved
 from ordack.broker.outcome import Outcomes
-from ordack.cli.move import move_all as move
+from ordack.cli.messages import move_all
 from ordack.client import Client
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.store import StoreError, StoreFull
@@ -24,8 +24,10 @@ from tests.support.beside import outcomes_of
 from tests.support.host_world import Host, World, exchange, two_hosts
 
 AWAY = "DIRECT=OS:plant\\private$\\line1"
-ALL = 1000
-ANY = Selection(in_doubt=True)
+
+
+def move(client: Client, name: str, target: str | None, in_doubt: bool = True) -> Iterator[Moved]:
+    return move_all(client, name, target, in_doubt=in_doubt)
 
 
 class Clock:
@@ -68,7 +70,7 @@ def test_a_dead_letter_goes_back_to_where_it_was_sent_as_a_new_message(client: C
     expire(client, clock, "line1", b"1", b"2", label="press 3")
     kept = list(client.queue(DEAD_XACT).peek())
     assert [message.body for message in kept] == [b"1", b"2"]
-    moved = list(move(client, DEAD_XACT, None, ANY, ALL))
+    moved = list(move(client, DEAD_XACT, None))
     assert bodies(client, DEAD_XACT) == []
     found = list(client.queue("line1").peek())
     assert [message.body for message in found] == [b"1", b"2"]
@@ -82,7 +84,7 @@ def test_a_dead_letter_goes_back_to_where_it_was_sent_as_a_new_message(client: C
 def test_it_keeps_what_its_application_asked_for(client: Client, clock: Clock) -> None:
     """Its time to be received begins anew, and it is dead-lettered again when that is over."""
     expire(client, clock, "line1", b"1")
-    list(move(client, DEAD_XACT, None, ANY, ALL))
+    list(move(client, DEAD_XACT, None))
     clock.now += 10
     assert bodies(client, "line1") == []
     while outcomes_of(client).remove_over():
@@ -95,7 +97,7 @@ def test_a_queue_gets_it_as_it_takes_messages(client: Client, clock: Clock, targ
     for source in ("plain", "line1"):
         expire(client, clock, source, source.encode())
     for name in (DEAD_LETTER, DEAD_XACT):
-        list(move(client, name, target, ANY, ALL))
+        list(move(client, name, target))
     assert sorted(bodies(client, target)) == [b"line1", b"plain"]
     transactional = target == "line1"
     assert {message.delivery for message in client.queue(target).peek()} == {
@@ -104,24 +106,13 @@ def test_a_queue_gets_it_as_it_takes_messages(client: Client, clock: Clock, targ
 
 
 def test_only_what_is_meant_is_moved(client: Client, clock: Clock) -> None:
-    expire(client, clock, "line1", b"1", label="press 3")
-    middle = clock.now
-    expire(client, clock, "line1", b"2", label="press 4")
-    expire(client, clock, "line1", b"3", label="oven")
-
-    def meant(**selection: object) -> list[bytes]:
-        chosen = Selection(in_doubt=True, **selection)  # type: ignore[arg-type]
-        return [message.body for message in client.queue(DEAD_XACT).peek() if chosen.means(message)]
-
-    assert meant() == [b"1", b"2", b"3"]
-    assert meant(label="press*") == [b"1", b"2"]
-    assert meant(sent_from=middle) == [b"2", b"3"]
-    assert meant(sent_before=middle) == [b"1"]
-    assert meant(classes=frozenset({confirm.NACK_RECEIVE_TIMEOUT})) == [b"1", b"2", b"3"]
-    assert meant(classes=frozenset({confirm.NACK_Q_PURGED})) == []
-    moved = list(move(client, DEAD_XACT, None, Selection(label="press*"), 1))
+    expire(client, clock, "line1", b"0")
+    since = clock.now
+    expire(client, clock, "line1", b"1", b"2", b"3")
+    assert list(move_all(client, DEAD_XACT, None, classes=frozenset({confirm.NACK_Q_PURGED}))) == []
+    moved = list(move_all(client, DEAD_XACT, None, 1, frozenset({confirm.NACK_RECEIVE_TIMEOUT}), since=since))
     assert [one.message.body for one in moved] == [b"1"]
-    assert bodies(client, DEAD_XACT) == [b"2", b"3"]
+    assert bodies(client, DEAD_XACT) == [b"0", b"2", b"3"]
 
 
 def seconds(world: World, count: int) -> None:
@@ -149,10 +140,10 @@ def test_a_dead_letter_in_doubt_stays_unless_one_asks_for_it(tmp_path: Path) -> 
     with sender.client() as client:
         [letter] = client.queue(DEAD_XACT).peek()
         assert letter.in_doubt
-        [stayed] = move(client, DEAD_XACT, None, Selection(), ALL)
+        [stayed] = move(client, DEAD_XACT, None, in_doubt=False)
         assert stayed.message_id is None
         assert bodies(client, DEAD_XACT) == [b"1"]
-        [moved] = move(client, DEAD_XACT, None, ANY, ALL)
+        [moved] = move(client, DEAD_XACT, None)
         assert moved.destination.lower() == AWAY.lower()
         assert bodies(client, DEAD_XACT) == []
         assert len(client.store.outgoing.messages()) == 1
@@ -164,7 +155,7 @@ def test_a_journal_copy_can_be_sent_to_somebody_else(client: Client) -> None:
     with client.queue("line1").receive():
         pass
     assert bodies(client, JOURNAL) == [b"1"]
-    list(move(client, JOURNAL, "archive", ANY, ALL))
+    list(move(client, JOURNAL, "archive"))
     assert (bodies(client, JOURNAL), bodies(client, "archive")) == ([], [b"1"])
 
 
@@ -178,8 +169,8 @@ def test_a_poison_message_goes_home_as_it_is(client: Client) -> None:
         assert messages == []
     assert bodies(client, "line1;poison") == [b"1"]
     with pytest.raises(StoreError, match="can go to line1 only"):
-        list(move(client, "line1;poison", "plain", ANY, ALL))
-    [moved] = move(client, "line1;poison", None, ANY, ALL)
+        list(move(client, "line1;poison", "plain"))
+    [moved] = move(client, "line1;poison", None)
     assert moved.message_id == key
     with client.queue("line1").receive() as message:
         assert (message.body, message.message_id, message.abort_count) == (b"1", key, 0)
@@ -189,7 +180,7 @@ def test_one_that_somebody_is_receiving_stays(client: Client, clock: Clock) -> N
     expire(client, clock, "line1", b"1", b"2")
     with Client(client.store.folder, clock=clock) as other, other.queue(DEAD_XACT).receive() as taken:
         assert taken.body == b"1"
-        moved = list(move(client, DEAD_XACT, None, ANY, ALL))
+        moved = list(move(client, DEAD_XACT, None))
         assert [one.message.body for one in moved] == [b"2"]
     assert bodies(client, DEAD_XACT) == []
     assert bodies(client, "line1") == [b"2"]
@@ -197,7 +188,7 @@ def test_one_that_somebody_is_receiving_stays(client: Client, clock: Clock) -> N
 
 def test_one_that_is_taken_meanwhile_stays_and_one_that_comes_meanwhile_too(client: Client, clock: Clock) -> None:
     expire(client, clock, "line1", b"1", b"2", b"3")
-    moves = move(client, DEAD_XACT, "line1", ANY, ALL)
+    moves = move(client, DEAD_XACT, "line1")
     assert next(moves).message.body == b"1"
     with Client(client.store.folder, clock=clock) as other, other.queue(DEAD_XACT).receive() as taken:
         assert taken.body == b"2"
@@ -233,7 +224,7 @@ def test_all_that_its_application_has_written_goes_with_it(client: Client, own: 
     queue = client.store.queues.find(DEAD_LETTER)
     assert queue
     client.store.messages.add([NewMessage(queue.identifier, 1, packet)])
-    list(move(client, DEAD_LETTER, "plain", ANY, ALL))
+    list(move(client, DEAD_LETTER, "plain"))
     [found] = client.queue("plain").peek()
     user, properties = found.content.user, found.content.properties
     assert (found.body, found.label, found.priority, found.message_class) == (b"21.5", "press 3", 6, 0)
@@ -256,7 +247,7 @@ def test_a_message_that_finds_no_room_stays_where_it_was(client: Client, clock: 
     expire(client, clock, "line1", b"1", b"2")
     client.store.queues.set_quota("line1", 300)
     with pytest.raises(StoreFull, match="line1 has a quota"):
-        list(move(client, DEAD_XACT, None, ANY, ALL))
+        list(move(client, DEAD_XACT, None))
     assert bodies(client, "line1") + bodies(client, DEAD_XACT) == [b"1", b"2"]
 
 
@@ -266,7 +257,7 @@ def test_it_is_in_one_place_whatever_fails(client: Client, clock: Clock, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(Outcomes, "remove", lambda self, *of: remove(self, *of) or 1 // 0)  # at the very end
         with pytest.raises(ZeroDivisionError):
-            list(move(client, DEAD_XACT, None, ANY, ALL))
+            list(move(client, DEAD_XACT, None))
     assert (bodies(client, "line1"), bodies(client, DEAD_XACT)) == ([], [b"1"])
 
 

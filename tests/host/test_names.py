@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ordack.client import Client
 from ordack.config.names import BadName, destination, local_queue, queue_name
 
-from tests.support.command import DEADLINE_S, Serve, as_json, ordack
+from tests.support.command import DEADLINE_S, Serve, as_json, ordack, outgoing_of
 
 pytestmark = pytest.mark.slow
 
@@ -103,14 +103,12 @@ def test_the_commands_take_the_spellings_of_msmq(store: Path) -> None:
     assert as_json("receive", "--store", store, ".\\XactDeadLetter$") == []
     assert as_json("receive", "--store", store, "FormatName:DIRECT=OS:.\\SYSTEM$;DEADXACT") == []
     assert ordack("queue", "quota", "--store", store, ".\\private$\\here", "5").returncode == 0
-    for command in (["queue", "create"], ["queue", "purge"], ["receive"]):
+    for command in (["queue", "create"], ["purge"], ["receive"]):
         swallowed = ordack(*command, "--store", store, "private$line2")
         assert swallowed.returncode == 2
         assert "in single quotes, as in 'private$\\line1'" in swallowed.stderr
     as_json("send", "--store", store, "plant\\private$\\q", "--body", "x")
-    assert [queue["format_name"] for queue in as_json("outgoing", "list", "--store", store)] == [
-        "direct=os:plant\\private$\\q"
-    ]
+    assert [queue["format_name"] for queue in outgoing_of(store)] == ["direct=os:plant\\private$\\q"]
     assert ordack("outgoing", "pause", "--store", store, "FormatName:Direct=OS:PLANT\\private$\\Q").returncode == 0
     with Client(store) as client:
         client.send("line1", b"x", acknowledge=["receive"], administration_queue="plant\\private$\\admin")

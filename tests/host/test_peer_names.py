@@ -18,7 +18,7 @@ from ordack.config.config import Config
 from ordack.server.metrics import Metrics
 from ordack.store import Store
 
-from tests.support.command import DEADLINE_S, Serve, as_json, converse, ordack
+from tests.support.command import DEADLINE_S, Serve, as_json, converse, ordack, outgoing_of
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import Host, exchange, peer_of, world_of
 
@@ -122,9 +122,9 @@ def test_every_command_that_shows_a_guid_shows_the_name(tmp_path: Path) -> None:
         assert (first["source_name"], second["source_name"]) == ("press 7", None)
         assert first["source"] in (TEXT, TEXT[1:-1])
         assert "(press 7) transactional" in ordack("receive", "--store", tmp_path, "line1").stdout
-        [queue] = [row for row in as_json("outgoing", "list", "--store", tmp_path) if not row["returns"]]
+        [queue] = [row for row in outgoing_of(tmp_path) if not row["returns"]]
         assert queue["peer_name"] == "press 7"
-        assert "(press 7)" in "".join(ordack("outgoing", "list", "--store", tmp_path).stdout.split("\n"))
+        assert "(press 7)" in "".join(ordack("status", "--store", tmp_path).stdout.split("\n"))
         told = json.loads(ordack("status", "--store", tmp_path, "--json").stdout)
         assert any("(press 7): " in problem for problem in told["problems"])
         (tmp_path / "ordack.toml").write_text(f"[names]\n'{TEXT}' = 'press 8'\n")
@@ -132,7 +132,7 @@ def test_every_command_that_shows_a_guid_shows_the_name(tmp_path: Path) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while as_json("receive", "--store", tmp_path, "line1", "--peek")[0]["source_name"] is not None:
             assert time.monotonic() < deadline  # what is left is of the other, which has no name
-        while not any(row["peer_name"] == "press 8" for row in as_json("outgoing", "list", "--store", tmp_path)):
+        while not any(row["peer_name"] == "press 8" for row in outgoing_of(tmp_path)):
             assert time.monotonic() < deadline
     finally:
         running.stop()

@@ -20,7 +20,7 @@ from ordack.config.config import parse_serial
 from ordack.config.config_file import ConfigFile, Running, parse, with_serial
 from ordack.config.settings import TABLES
 
-from tests.support.command import DEADLINE_S, Serve, as_json, converse, own_port
+from tests.support.command import DEADLINE_S, Serve, converse, outgoing_of, own_port
 from tests.support.host_peer import Peer, direct
 from tests.support.watched import until
 
@@ -234,7 +234,7 @@ def test_what_waits_and_what_follows_goes_the_new_way(plant: Callable[..., Plant
             client.send("DIRECT=OS:office\\private$\\line1", body)
 
     def settled() -> bool:
-        return not any(row["messages"] for row in as_json("outgoing", "list", "--store", here.store))
+        return not any(row["messages"] for row in outgoing_of(here.store))
 
     def received(office: Plant) -> bytes:
         with Client(office.store) as client, client.queue("line1").receive(timeout=DEADLINE_S) as message:

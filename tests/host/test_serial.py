@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from mqqb import line
-from ordack.cli import glance
+from ordack.cli import status
 from ordack.config.config import parse_serial
 from ordack.config.names import BadName
 from ordack.node.uart import UartLink
@@ -151,7 +151,7 @@ async def test_what_comes_over_a_bad_line_is_exactly_what_was_sent(place: Place)
         assert place.bodies() == sent
         await until(lambda: {bytes(p.properties.body) for p in board.peer.received} >= set(bodies))
         way = place.way()
-        table = glance.sessions({"sessions": [], "serial": [way]})[1]
+        table = status.sessions({"sessions": [], "serial": [way]})[1]
         assert table.rows[0][-3:] == [str(way["faults"]), str(way["resent"]), str(way["damaged"])]
         await board.close()
 

@@ -21,7 +21,7 @@ from ordack.broker import status
 from ordack.client import Client
 from ordack.store.outgoing import NewOutgoing
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack, write_settings
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack, outgoing_of, write_settings
 from tests.support.dead_letters import store_with_dead_letters
 from tests.support.watched import Watched, watched_serve
 
@@ -136,7 +136,7 @@ def test_status_healthz_and_the_page_give_one_verdict(tmp_path: Path) -> None:
             [problem] = _verdict(running)
             assert problem.startswith("2 dead letters in system$;deadxact: ")
             assert running.get("/livez") == (200, '{"healthy": true, "problems": []}\n')
-            ordack("queue", "purge", "--yes", "--store", store, "system$;deadxact")
+            ordack("purge", "--yes", "--store", store, "system$;deadxact")
             assert _until(lambda: not _verdict(running), "it is gone")
             _why(store, _send(store), "discarded: .*")
             [problem] = _until(lambda: _verdict(refusing), "it is told")
@@ -160,10 +160,10 @@ def test_a_machine_that_refuses_connections_is_named_with_tries_and_the_next_one
         with _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{port}") as serve:
             said = rf"waiting 2 h for 127\.0\.0\.1:{port}: connection refused \((\d+) tries, next in \d s\)"
             _why(store, message_id, said)
-            [queue] = as_json("outgoing", "list", "--store", store)
+            [queue] = outgoing_of(store)
             assert re.fullmatch(said, queue["why"])
             assert queue["connection"]["reason"] == "connection refused"
-            assert re.search(said.replace(" ", r"\s"), ordack("outgoing", "list", "--store", store).stdout)
+            assert re.search(said.replace(" ", r"\s"), ordack("status", "--store", store).stdout)
             told = _status(store)
             assert [re.sub(".*: waiting", "waiting", problem) for problem in told["problems"]] == [
                 told["outgoing"][0]["why"]
@@ -265,7 +265,7 @@ def test_sessions_have_names_and_what_is_on_hold_is_said(store: Path, tmp_path: 
         done = ordack("status", "--store", store)
         assert (done.returncode, _status(store)["problems"]) == (0, [])
         assert "served since " in done.stdout
-        [queue] = as_json("outgoing", "list", "--store", store)
+        [queue] = outgoing_of(store)
         assert (queue["messages"], queue["why"]) == (0, "")
         ordack("outgoing", "pause", "--store", store, queue["format_name"])
         assert _why(store, _send(store), "waiting .*").endswith(": on hold, `ordack outgoing resume` lets it go on")
@@ -326,7 +326,7 @@ def test_what_is_sent_to_a_queue_here_waits_for_no_other_machine(store: Path) ->
         client.create_queue("here", transactional=True)
     _send(store, "here")
     _send(store)
-    assert [queue["format_name"] for queue in as_json("outgoing", "list", "--store", store)] == [AWAY.lower()]
+    assert [queue["format_name"] for queue in outgoing_of(store)] == [AWAY.lower()]
 
 
 def test_a_full_queue_and_a_full_store_are_problems(store: Path) -> None:

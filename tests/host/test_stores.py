@@ -88,7 +88,7 @@ def test_a_backup_is_restored_with_all_that_was_in_it(store: Path, tmp_path: Pat
         "format_version": FORMAT_VERSION,
     }
     assert 0 <= (tmp_path / "b.ordack").stat().st_size - made["bytes"] < 100  # its checksum is behind the database
-    done = ordack("restore", tmp_path / "b.ordack", "--store", tmp_path / "again")
+    done = ordack("init", "--from", tmp_path / "b.ordack", "--store", tmp_path / "again")
     assert done.returncode == 0
     assert "3 messages in 1 queue, 2 messages on the way to others" in done.stdout
     assert "comes again" in done.stdout
@@ -156,7 +156,7 @@ def test_nobody_waits_for_a_backup_and_what_is_sent_meanwhile_is_not_in_it(large
         process.communicate()
     finally:
         serve.stop()
-    as_json("restore", to, "--store", tmp_path / "again")
+    as_json("init", "--from", to, "--store", tmp_path / "again")
     assert len(_bodies(tmp_path / "again", "large")) == 100
     assert len(_bodies(large, "large")) == 200
 
@@ -187,7 +187,7 @@ def test_a_disk_that_becomes_full_in_the_middle_leaves_nothing(large: Path, tmp_
     arguments = ["backup", "--store", large, tmp_path / "new"]
     if command == "restore":
         as_json("backup", "--store", large, tmp_path / "b")
-        arguments = ["restore", tmp_path / "b", "--store", tmp_path / "new"]
+        arguments = ["init", "--from", tmp_path / "b", "--store", tmp_path / "new"]
     before = sorted(tmp_path.iterdir())
     process = _start(*arguments, limits={resource.RLIMIT_FSIZE: 5_000_000})
     errors = process.communicate(timeout=DEADLINE_S)[1]
@@ -203,19 +203,19 @@ def test_a_disk_that_becomes_full_in_the_middle_leaves_nothing(large: Path, tmp_
 def test_a_restore_is_only_into_an_empty_folder_and_says_what_to_do(store: Path, tmp_path: Path) -> None:
     backup = tmp_path / "b"
     as_json("backup", "--store", store, backup)
-    assert f"mv {store} {store}.old" in _refused("is not empty", "restore", backup, "--store", store)
+    assert f"mv {store} {store}.old" in _refused("is not empty", "init", "--from", backup, "--store", store)
     again = tmp_path / "again"
     again.mkdir()
-    as_json("restore", backup, "--store", again)
+    as_json("init", "--from", backup, "--store", again)
     with Client(again) as client:
         client.send("line1", b"new")
-    _refused("is not empty", "restore", backup, "--store", again)
+    _refused("is not empty", "init", "--from", backup, "--store", again)
     assert _bodies(again)[-1] == b"new"
-    _refused("is no folder", "restore", backup, "--store", backup)
-    _refused("No such file", "restore", backup, "--store", tmp_path / "no" / "parent")
+    _refused("is no folder", "init", "--from", backup, "--store", backup)
+    _refused("No such file", "init", "--from", backup, "--store", tmp_path / "no" / "parent")
     serve = Serve(store)
     try:
-        _refused(f"a queue manager runs on {store}: stop it", "restore", backup, "--store", store)
+        _refused(f"a queue manager runs on {store}: stop it", "init", "--from", backup, "--store", store)
     finally:
         serve.stop()
 
@@ -292,27 +292,27 @@ def test_what_is_no_whole_backup_is_not_restored(
     backup, again = tmp_path / "b", tmp_path / "again"
     as_json("backup", "--store", large, backup)
     spoil(backup)
-    assert ".partial" not in _refused(text, "restore", backup, "--store", again)
+    assert ".partial" not in _refused(text, "init", "--from", backup, "--store", again)
     assert not again.exists()
 
 
 def test_the_file_of_a_store_in_use_is_no_backup(store: Path, tmp_path: Path) -> None:
     with Client(store) as client:
         client.send("line1", b"in the log")
-        _refused(f"`ordack backup --store {store}`", "restore", store / FILE_NAME, "--store", tmp_path / "again")
+        _refused(f"`ordack backup --store {store}`", "init", "--from", store / FILE_NAME, "--store", tmp_path / "again")
 
 
 def test_a_restore_that_is_killed_in_the_middle_is_done_again(large: Path, tmp_path: Path) -> None:
     as_json("backup", "--store", large, tmp_path / "b")
     again = tmp_path / "again"
-    process = _start("restore", tmp_path / "b", "--store", again)
+    process = _start("init", "--from", tmp_path / "b", "--store", again)
     while process.poll() is None and not list(again.glob(".ordack-*.partial")):
         pass
     process.kill()
     process.communicate()
     if (again / FILE_NAME).exists():
         shutil.rmtree(again)
-    as_json("restore", tmp_path / "b", "--store", again)
+    as_json("init", "--from", tmp_path / "b", "--store", again)
     assert [path.name for path in again.iterdir()] == [FILE_NAME]
 
 

@@ -25,7 +25,7 @@ from ordack.store.counters import LIMIT, TLS
 
 from tests.host.sockets import serving, until
 from tests.support import watched
-from tests.support.command import DEADLINE_S, Serve, as_json, ordack, settle
+from tests.support.command import DEADLINE_S, Serve, ordack, settle, status_of
 from tests.support.host_peer import Peer, direct
 from tests.support.plant import Plant
 
@@ -57,10 +57,8 @@ def _content(folder: Path) -> list[bytes]:
 
 
 def _sessions(folder: Path) -> list[dict[str, Any]]:
-    """Those that `state` shows, as soon as there are any: `serve` tells of them once a second."""
-    found: list[dict[str, Any]] = watched.until(
-        lambda: as_json("state", "--store", folder)[0]["sessions"], "a session is shown"
-    )
+    """Those that `status` shows, as soon as there are any: `serve` tells of them once a second."""
+    found: list[dict[str, Any]] = watched.until(lambda: status_of(folder)["sessions"], "a session is shown")
     return found
 
 
@@ -90,7 +88,7 @@ def test_messages_travel_between_two_queue_managers_once_and_in_order(tmp_path: 
     for folder, other in (("here", "press-3"), ("there", "plant")):
         sessions = _sessions(tmp_path / folder)
         assert [session["certificate"] for session in sessions] == [other]
-        assert f"certificate of {other}" in ordack("state", "--store", tmp_path / folder).stdout
+        assert f"certificate of {other}" in ordack("status", "--store", tmp_path / folder).stdout
     assert sender.stop()[0] == receiver.stop()[0] == 0
 
 
@@ -381,7 +379,7 @@ def test_a_certificate_that_is_over_or_is_soon_is_told_of_at_each_reading_of_the
     file.write_text(
         f"[tls]\ncertificate = '{folder}/here.pem'\nkey = '{folder}/here.key'\nauthority = '{folder}/ca.pem'\n"
     )
-    checked = ordack("config", "check", file)
+    checked = ordack("config", file)
     assert checked.returncode == 0
     serve = Serve(tmp_path / "store", "--config", str(file))
     assert serve.process.stderr
@@ -402,7 +400,7 @@ def test_a_certificate_that_is_over_or_is_soon_is_told_of_at_each_reading_of_the
 
 def test_nothing_that_is_there_is_overwritten_and_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "tls"
-    assert ordack("tls", "init", folder, "--name", "Plant 7").returncode == 0
+    assert ordack("tls", "init", folder).returncode == 0
     assert ordack("tls", "certificate", folder, "press-3", "--host", "10.0.0.5", "--board").returncode == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert sorted(before) == [
@@ -419,8 +417,8 @@ def test_nothing_that_is_there_is_overwritten_and_keys_are_for_their_owner_alone
     assert ordack("tls", "certificate", folder, "press-3", "--renew").returncode == 0
     assert (folder / "press-3.pem").read_bytes() != before["press-3.pem"]
     one, other = certificates.show(folder / "ca.pem"), certificates.show(folder / "press-3.der")
-    assert (one.name, one.authority, list(one.hosts)) == ("Plant 7", "Plant 7", [])
-    assert (other.name, other.authority, list(other.hosts)) == ("press-3", "Plant 7", ["press-3", "10.0.0.5"])
+    assert (one.name, one.authority, list(one.hosts)) == ("ordack", "ordack", [])
+    assert (other.name, other.authority, list(other.hosts)) == ("press-3", "ordack", ["press-3", "10.0.0.5"])
 
 
 @pytest.mark.parametrize("name", ["", "ca", "CA", "a/b", "..", "press 3", "é", "-a", "a" * 65])

@@ -183,9 +183,9 @@ def test_a_file_that_is_no_token_is_refused_with_what_to_do(tmp_path: Path) -> N
 
 def test_serve_and_config_check_refuse_a_token_that_others_may_read(tmp_path: Path) -> None:
     with_token(tmp_path, TOKEN)
-    assert ordack("config", "check", "--store", tmp_path).returncode == 0
+    assert ordack("config", "--store", tmp_path).returncode == 0
     (tmp_path / "http-token").chmod(0o644)
-    done = ordack("config", "check", "--store", tmp_path)
+    done = ordack("config", "--store", tmp_path)
     assert (done.returncode, "http-token-file: " in done.stderr, "chmod 600" in done.stderr) == (2, True, True)
     done = ordack("serve", "--store", tmp_path, "--listen", "127.0.0.1:0", "--http", "0")
     assert (done.returncode, "http-token-file: " in done.stderr) == (1, True)

@@ -257,7 +257,7 @@ def test_what_a_restored_store_exports_again_is_in_the_table_once(
         if table_format == "delta":  # of others who delete rows, in a way that not all readers of deltalake know
             DeltaTable(table).alter.set_table_properties({"delta.enableDeletionVectors": "true"})
     store.rename(tmp_path / "lost")
-    ordack("restore", backup, "--store", store)
+    ordack("init", "--from", backup, "--store", store)
     refused = export(old)
     assert refused.returncode == 1
     assert "an ingest of both puts them into a table once" in refused.stderr

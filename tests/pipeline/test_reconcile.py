@@ -35,7 +35,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.lake import load
 from tests.support import capture_generator as bytes_of
 from tests.support.capture_files import pcap
-from tests.support.command import ENVIRONMENT, Serve, as_json, ordack
+from tests.support.command import ENVIRONMENT, Serve, as_json, guid_of, ordack, outgoing_of
 from tests.support.conversation import OPENING, back, there
 from tests.support.s3 import S3
 from tests.support.segment_files import make_folder, row, write_rows
@@ -342,7 +342,7 @@ def test_what_serve_has_captured_export_and_ingest_have_loaded(spark: SparkSessi
     near, far, capture, segments = (tmp_path / name for name in ("near", "far", "far.pcapng", "segments"))
     ordack("init", "--store", far)
     ordack("queue", "create", "--store", far, "line1", "--transactional")
-    guid = as_json("identity", "--store", far)[0]["guid"]
+    guid = guid_of(far)
     number = next(one["id"] for one in as_json("queue", "list", "--store", far) if one["name"] == "line1")
     with Client(near, create=True) as client:
         for turn in range(20):
@@ -357,7 +357,7 @@ def test_what_serve_has_captured_export_and_ingest_have_loaded(spark: SparkSessi
         count = 0
         while count < 20:
             count += json.loads(follow.stdout.readline())["messages"]
-        until(lambda: not any(one["messages"] for one in as_json("outgoing", "list", "--store", near)), "acknowledged")
+        until(lambda: not any(one["messages"] for one in outgoing_of(near)), "acknowledged")
         follow.terminate()
     assert (follow.returncode, sender.stop()[0], receiver.stop()[0]) == (0, 0, 0)
     table = tmp_path / "table"

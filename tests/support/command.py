@@ -215,6 +215,23 @@ def as_json(*arguments: object, stdin: bytes = b"") -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def status_of(store: object) -> dict[str, Any]:
+    """What `ordack status` tells of a store, whether all is well or not."""
+    told: dict[str, Any] = json.loads(ordack("status", "--store", store, "--json").stdout)
+    return told
+
+
+def outgoing_of(store: object) -> list[dict[str, Any]]:
+    """Its outgoing queues."""
+    found: list[dict[str, Any]] = status_of(store)["outgoing"]
+    return found
+
+
+def guid_of(store: object) -> str:
+    """The GUID of its queue manager."""
+    return str(status_of(store)["guid"])
+
+
 _held: list[socket.socket] = []
 
 

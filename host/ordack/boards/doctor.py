@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -10,44 +9,15 @@ from pathlib import Path
 
 from mqqb import core, guids, session
 
-from ordack.boards.check import Check
 from ordack.boards.deploy import HIDES, MANIFEST, hiding_folder, manifest_of
-from ordack.boards.outbox import CLOCK_SET, FILES, fetch_outbox, read_outbox
+from ordack.boards.outbox import CLOCK_SET, FILES, Check, fetch_outbox, read_outbox
 from ordack.boards.repl import CORE, FREE, Board, BoardError, Info, Progress, dotted
 
 HEAP_NEEDED = {True: 36 * 1024, False: 108 * 1024}  # bytes of a running node, its modules frozen or not
 FLASH_NEEDED = 64 * 1024  # bytes: a segment of the outbox
 DRIFT_S = 5
-MODULES = {
-    "mqqb": "acks compose confirm connection core destination events guid_names headers line lives names parse reader "
-    "session source streams window",
-    "ordack/node": "__init__ backlog board clock commits dns flash_only inbox link listener log "
-    "message node notices outbox outcomes owed peer queue records renumber replay sources tasks "
-    "timer uart unsynced wait wifi",
-}
-"""What every package for boards has. Most of them a node imports when it needs them, perhaps days after its start."""
 NO_WAY = ("(101,)", "(113,)", "(114,)", "(118,)")  # ENETUNREACH, EHOSTUNREACH: Linux and lwIP, newlib
 _TIME = "import time\nprint((time.time(),time.gmtime(0)[0]))"
-_WIFI = """
-try:
-    import network
-    w = network.WLAN(network.STA_IF)
-    print((w.isconnected(), w.ifconfig()[0] if w.isconnected() else ''))
-except (ImportError, AttributeError):
-    print(None)
-"""
-_ABSENT = """
-import os, sys
-def _there(name):
-    for place in sys.path:
-        for end in '.py', '.mpy':
-            try:
-                os.stat((place and place + '/') + name + end)
-                return True
-            except OSError:
-                pass
-print([name for name in {!r} if not _there(name)])
-"""
 _REACH = """
 def _reach(host, port, packet):
     try:
@@ -114,18 +84,6 @@ def examine(
     yield _flash(board)
     clock = _clock(board)
     yield clock
-    wifi = board.run(_WIFI)
-    if wifi is not None:
-        connected, address = wifi
-        yield Check(
-            "wifi",
-            *(
-                ("ok", f"connected as {address}", "")
-                if connected
-                else ("warning", "not connected", "main.py connects it: are the network's name and password right?")
-            ),
-            {"connected": connected, "address": address},
-        )
     reached = None
     if queue_manager is not None:
         reached = reach(board, *queue_manager)
@@ -158,10 +116,6 @@ def _modules(board: Board, implementation: str | None, problem: str, frozen: boo
         return Check("modules", "ok", "frozen into the firmware", "", {"frozen": True})
     manifest = manifest_of(board, f"{board.info.lib}/{MANIFEST}")
     if not manifest:
-        names = [f"{folder}/{name}" for folder, all_ in MODULES.items() for name in all_.split()]
-        if absent := board.run(_ABSENT.format(names), 30):
-            text = f"files are missing: {', '.join(absent)}"
-            return Check("modules", "bad", text, "run ordack board deploy", {"frozen": False, "missing": absent})
         return Check(
             "modules",
             "warning",
@@ -282,18 +236,4 @@ def _outbox(
     with tempfile.TemporaryDirectory() as copy:
         fetch_outbox(board, path, found, Path(copy), progress)
         flash = sum(size for _, size in found) + board.run(FREE.format(info.folder))[1]
-        limits = {**_limits(board, info), "flash": flash}
-        yield from read_outbox(copy, path, time.time(), clock_is_set=clock_is_set, reached=reached, limits=limits)
-
-
-def _limits(board: Board, info: Info) -> dict[str, int]:
-    """What main.py gives a Node as capacity, where it says so in figures."""
-    try:
-        main = board.read(info.root("main.py")).decode(errors="replace")
-    except FileNotFoundError:
-        return {}
-    found = re.findall(r"\b(capacity)\s*=\s*(\d[\d_]*)(?:\s*(\*|<<)\s*(\d+))?", main)
-    return {
-        name: int(number) * int(more) if by == "*" else int(number) << int(more or 0)
-        for name, number, by, more in found
-    }
+        yield from read_outbox(copy, path, time.time(), flash, clock_is_set=clock_is_set, reached=reached)

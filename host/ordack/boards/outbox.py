@@ -1,17 +1,19 @@
-"""What is in the outbox of a board, read from a copy of it on this machine."""
+"""What is in the outbox of a board, read from a copy of it on this machine, and how the copy is made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import base64
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from mqqb import confirm, guids
+from mqqb import confirm, guids, headers, parse
 
 import ordack
-from ordack.boards.check import Check
 from ordack.boards.deploy import CHECKOUT
 from ordack.boards.repl import Board, BoardError, Progress, part_of
 from ordack.config import classes
@@ -26,6 +28,20 @@ try:
 except OSError:
     print(None)
 """
+
+
+class Check(NamedTuple):
+    """One line of a report. verdict: "ok", "warning" or "bad". advice: what to do, if there is something to do."""
+
+    name: str
+    verdict: str
+    text: str
+    advice: str = ""
+    values: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {"check": self.name, "verdict": self.verdict, "found": self.text, "advice": self.advice, **self.values}
 
 
 def fetch_outbox(board: Board, path: str, found: list[tuple[str, int]], to: Path, progress: Progress) -> None:
@@ -60,25 +76,16 @@ def node_modules() -> tuple[Any, Any]:
     return log, replay
 
 
-def _full(limits: Mapping[str, int], size: int) -> str:
-    """Why an outbox takes nothing more; "" if it does. limits: as in read_outbox. size: bytes."""
-    for name, text in (("capacity", "of its capacity"), ("flash", "that the flash has for it")):
-        if name in limits and size + SMALL_MESSAGE > limits[name]:
-            return f"full, {size} bytes {text}, {limits[name]}, are used"
-    return ""
-
-
 def read_outbox(
     copy: str,
     name: str,
     now: float,
+    flash: int = 1 << 31,
     *,
     clock_is_set: bool = True,
     reached: Check | None = None,
-    limits: Mapping[str, int] = {},
 ) -> Iterator[Check]:
-    """Say what is in a copy of an outbox. now: s since 1970. limits: capacity and flash (bytes that it can have), as
-    far as they are known."""
+    """Say what is in a copy of an outbox. now: s since 1970. flash: bytes that it can have."""
     try:
         log, replay = node_modules()
     except ImportError:
@@ -107,13 +114,14 @@ def read_outbox(
     emptied = takewhile(lambda segment: not segment.handles, found.segments[:-1])  # the next start removes them
     used = sum(segment.bytes() for segment in found.segments) - sum(segment.bytes() for segment in emptied)
     untaken = sum(arrival.record[confirm.STATE] == log.RECEIVED for arrival in found.arrivals)
-    full = _full(limits, used)
+    is_full = used + SMALL_MESSAGE > flash
+    full = f"; full, {used} bytes that the flash has for it, {flash}, are used" if is_full else ""
     yield Check(
         "outbox",
         "bad" if full else "ok",
-        f"{name}: {kept} messages" + (f"; {full}" if full else ""),
+        f"{name}: {kept} messages{full}",
         "send() raises OutboxFull until some of them are gone: see below what they wait for" if full else "",
-        {"messages": kept, "bytes": used, "full": bool(full)},
+        {"messages": kept, "bytes": used, "full": is_full},
     )
     if untaken:
         yield Check(
@@ -128,15 +136,18 @@ def read_outbox(
         yield from _queue(queue, processes, now, clock_is_set, reached, _other(reached, before[queue]))
 
 
+def _process_of(message: Any) -> confirm.Confirmation:
+    process = confirm.Confirmation(message.handle.record, confirm.Settings())
+    if message.sent and process.state == confirm.Q:
+        process.sent()  # the log says of a whole start whether it may have sent
+    return process
+
+
 def _by_queue(restored: Iterable[Any]) -> dict[str, list[confirm.Confirmation]]:
     """The confirmation processes of the messages of an outbox."""
-    settings = confirm.Settings()
     queues: dict[str, list[confirm.Confirmation]] = {}
     for message in restored:
-        process = confirm.Confirmation(message.handle.record, settings)
-        if message.sent and process.state == confirm.Q:
-            process.sent()  # the log says of a whole start whether it may have sent
-        queues.setdefault(message.queue.name, []).append(process)
+        queues.setdefault(message.queue.name, []).append(_process_of(message))
     return queues
 
 
@@ -237,3 +248,99 @@ def _span(seconds: float) -> str:
         if abs(seconds) >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+# ---- of a board that cannot send it itself any more (`ordack board rescue`)
+
+
+def make_folder(to: Path) -> None:
+    """Make the folder that takes the copy. Raises BoardError if something is in it already, or it cannot be made."""
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        if any(to.iterdir()):
+            raise BoardError(f"{to} is not empty: name a new folder with --to")
+    except OSError as error:
+        raise BoardError(f"{to} cannot be made: {error.strerror}") from None
+
+
+def copy_from_board(board: Board, folder: str, to: Path, progress: Progress) -> None:
+    """Copy the outbox in `folder` off a board, as it is. Raises BoardError, NoBoard."""
+    path = folder if folder.startswith("/") else board.info.root(folder)
+    found = board.run(FILES.format(path))
+    if not found:
+        raise BoardError(f"there is no outbox in {path} on the board: name its folder with --outbox")
+    fetch_outbox(board, path, found, to, progress)
+
+
+def copy_of(folder: Path, to: Path) -> None:
+    """Copy an outbox of this machine. Raises BoardError if there is none, or it cannot be copied."""
+    files = sorted(folder.glob("*.log"))
+    if not files:
+        raise BoardError(f"there is no outbox in {folder}: it has no files like 00000001.log")
+    with taken(to):
+        for file in files:
+            shutil.copy(file, to)
+
+
+def listing(folder: Path) -> Iterator[dict[str, Any]]:
+    """Each message in an outbox, then, without `message_id`, whose it is and what cannot be read. No file is changed.
+
+    Raises BoardError if nothing of it can be read.
+    """
+    try:
+        log, replay = node_modules()
+    except ImportError:
+        raise BoardError("this ordack has no node to read an outbox with: use a checkout") from None
+    with tempfile.TemporaryDirectory() as copy:
+        copy_of(folder, Path(copy))
+        files = log.Files(copy)
+        try:
+            opened = log.Log(files, 0, 0, PIECE_BYTES, None)
+            found = replay.recover(opened)
+            for message in found.restored:
+                process = _process_of(message)
+                said = process.conclusion()
+                yield {
+                    "message_id": message.handle.message_id,
+                    "queue": message.queue.name,
+                    "state": said.answer,
+                    "class": said.message_class,
+                    "in_doubt": said.in_doubt,
+                    "sent": process.state != confirm.Q,
+                    **_content(opened.load(message.handle)),
+                }
+            for arrival in sorted(found.arrivals, key=lambda one: one.message_id - found.next_arrival & 0xFFFFFFFF):
+                if arrival.record[confirm.STATE] == log.RECEIVED:
+                    yield {
+                        "message_id": arrival.message_id,
+                        "queue": arrival.source.name,
+                        "state": "not handled",
+                        "from": guids.guid_text(arrival.source.guid),
+                        **_content(opened.load(arrival)),
+                    }
+            yield {
+                "guid": guids.guid_text(found.guid),
+                "name": found.name,
+                "ahead": found.ahead,
+                "damage": found.damage,
+            }
+        except (log.OutboxError, OSError) as error:
+            raise BoardError(str(error)) from None
+        finally:
+            files.close()
+
+
+def _content(packet: bytes) -> dict[str, Any]:
+    message = parse.parse(bytes(packet))
+    assert isinstance(message, headers.UserMessage)
+    body = bytes(message.properties.body)
+    try:
+        text = {"body": body.decode()}
+    except UnicodeDecodeError:
+        text = {}
+    return {
+        "label": message.properties.label,
+        "size": len(body),
+        **text,
+        "body_base64": base64.b64encode(body).decode(),
+    }

@@ -9,14 +9,12 @@ over a file: a power cut in the renaming leaves the new file alone under its oth
 from __future__ import annotations
 
 import binascii
-import ipaddress
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mqqb import guids, names
@@ -31,7 +29,6 @@ CONFIG = "config.json"
 JOIN_S, STORE_S = 30, 60
 NAME_MAX, NAME_BYTES_MAX = 64, 100  # characters in [names] of ordack.toml, bytes in a board's outbox
 SSID_BYTES_MAX, PASSWORD_BYTES = 32, range(8, 65)
-HOSTNAME_MAX = 32  # MicroPython's
 _OURS = re.compile(r".*/(?:authority|certificate|key)-[0-9a-f]{8}\.der")
 TLS_FILES = {"authority": "ca.der", "certificate": "{}.der", "key": "{}.key.der"}
 
@@ -107,8 +104,7 @@ def _send(path, folder, seconds):
 
 
 class Wanted(NamedTuple):
-    """What a board is to be. wifi: name and password of each network that it may join; empty: those that it has.
-    options: of node.board.Wifi, by their names; an empty one is taken away, others stay as the board has them.
+    """What a board is to be. wifi: name and password of the network that it joins; None: what it has.
     tls: files by their roles, and for whom the queue manager's certificate has to be; None: no TLS. replace: a board
     that has another name may get this one, and one with TLS may lose it.
     """
@@ -117,21 +113,17 @@ class Wanted(NamedTuple):
     queue: str
     host: str
     port: int
-    wifi: Sequence[tuple[str, str]] = ()
-    options: Mapping[str, str | list[str]] = MappingProxyType({})
+    wifi: tuple[str, str] | None = None
     tls: tuple[dict[str, bytes], str] | None = None
     replace: bool = False
 
 
 class Provisioned(NamedTuple):
-    """What was done. before: the name that the board had. wifi: the network that it has joined. Both may be empty.
-    told: what the board says of its outbox.
-    """
+    """What was done. before: the name that the board had, or empty. told: what the board says of its outbox."""
 
     guid: str
     before: str
     copied: list[str]
-    wifi: str
     told: list[str]
 
 
@@ -176,72 +168,12 @@ def check_wifi(ssid: str, password: str) -> tuple[str, str]:
     return ssid, password
 
 
-def networks_of(wifi: Sequence[str], passwords: Sequence[str]) -> list[tuple[str, str]]:
-    """These Wi-Fis with their passwords. Raises ValueError: one cannot be, or is named twice."""
-    for ssid in wifi:
-        if wifi.count(ssid) > 1:
-            raise ValueError(f"the Wi-Fi {ssid!r} is named twice: name it once")
-    return [check_wifi(ssid, password) for ssid, password in zip(wifi, passwords, strict=True)]
-
-
-def options_of(country: str | None, hostname: str | None, static: str | None) -> dict[str, str | list[str]]:
-    """Those that are given, as Wanted has them. Raises ValueError."""
-    found: dict[str, str | list[str]] = {}
-    if country is not None:
-        found["country"] = check_country(country)
-    if hostname is not None:
-        found["hostname"] = check_hostname(hostname)
-    if static is not None:
-        found["static"] = static_of(static)
-    return found
-
-
-def check_country(text: str) -> str:
-    """The code of a country, whose rules of radio count. Raises ValueError."""
-    if not re.fullmatch("([A-Z]{2})?", text):
-        raise ValueError(f"the country {text!r} is not the two capital letters of its code: as DE, US; empty: none")
-    return text
-
-
-def check_hostname(text: str) -> str:
-    """The name by which a board asks for an address. Raises ValueError."""
-    if len(text) > HOSTNAME_MAX or not re.fullmatch("([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)?", text):
-        raise ValueError(
-            f"the hostname {text!r} is not 1 to {HOSTNAME_MAX} letters, digits and hyphens, with no hyphen at an end: "
-            "as press-3; empty: MicroPython's own"
-        )
-    return text
-
-
-def static_of(text: str) -> list[str]:
-    """Address, netmask, gateway and name server, in place of DHCP; none of an empty text. Raises ValueError."""
-    if not text:
-        return []
-    parts = text.split(",")
-    like = "write it as 192.168.1.7,255.255.255.0,192.168.1.1,192.168.1.1; empty: DHCP"
-    if len(parts) != 4:
-        raise ValueError(f"{text!r} is no address, netmask, gateway and name server: {like}")
-    try:
-        address, _, gateway, _ = map(ipaddress.IPv4Address, parts)
-        network = ipaddress.IPv4Interface(f"{parts[0]}/{parts[1]}").network
-    except ValueError as error:
-        raise ValueError(f"{text!r}: {error}; {like}") from None
-    for what, one in (("address", address), ("gateway", gateway)):
-        if one not in network or one in (network.network_address, network.broadcast_address):
-            raise ValueError(f"{text!r}: the {what} {one} is not one of a machine in the network {network}; {like}")
-    return parts
-
-
 def provision(
     board: Board,
     wanted: Wanted,
-    outbox: str = "outbox",
-    accept: Callable[[str], None] = lambda _: None,
     progress: Progress = lambda *_: None,
 ) -> Provisioned:
-    """Do all of it, or nothing but to copy modules. accept: is told the board's GUID before the configuration counts,
-    and may raise. Raises BoardError, NoBoard and what `accept` raises.
-    """
+    """Do all of it, or nothing but to copy modules. Raises BoardError, NoBoard."""
     path = board.info.root(CONFIG)
     before = _config_of(board, path)
     _check_place(wanted, before)
@@ -255,12 +187,8 @@ def provision(
         "host": wanted.host,
         "port": wanted.port,
     }
-    options = {**config.get("wifi", {}), **wanted.options}
-    if wanted.wifi:
-        (config["ssid"], config["password"]), *options["more"] = wanted.wifi
-    config["wifi"] = {name: value for name, value in options.items() if value}
-    if not config["wifi"]:
-        del config["wifi"]
+    if wanted.wifi is not None:
+        config["ssid"], config["password"] = wanted.wifi
     placed: dict[str, bytes] = {}
     if wanted.tls is not None:
         _check_tls(board)
@@ -277,10 +205,9 @@ def provision(
             board, written, {place: (len(data), binascii.crc32(data)) for place, data in written.items()}, progress
         )
         board.run(RENAME.format(list(placed), []), 30)
-        wifi, guid, told = _try(board, wanted, config, f"{path}.new", outbox)
-        accept(guid)
+        guid, told = _try(board, wanted, config, f"{path}.new")
     board.run(RENAME.format([path], sorted(old - set(placed))), 30)
-    return Provisioned(guid, before.get("name", ""), done.copied, wifi, told)
+    return Provisioned(guid, before.get("name", ""), done.copied, told)
 
 
 def _check_place(wanted: Wanted, before: dict[str, Any]) -> None:
@@ -295,8 +222,6 @@ def _check_place(wanted: Wanted, before: dict[str, Any]) -> None:
         raise BoardError(
             "the board speaks TLS: name the folder of its certificate with --tls; --replace ends TLS there"
         )
-    if wanted.options and not wanted.wifi and "ssid" not in before:
-        raise BoardError(f"the board has no Wi-Fi that {', '.join(wanted.options)} could be for: name it with --wifi")
     if not isinstance(before.get("wifi", {}), dict):
         raise BoardError('"wifi" in config.json on the board is no JSON object: remove it there')
 
@@ -349,17 +274,18 @@ def _taken_back(board: Board, paths: list[str]) -> Iterator[None]:
         raise
 
 
-def _try(board: Board, wanted: Wanted, config: dict[str, Any], path: str, outbox: str) -> tuple[str, str, list[str]]:
-    """Let the board go the way that the file at `path` says; its Wi-Fi, its GUID, what it says. Raises BoardError."""
+def _try(board: Board, wanted: Wanted, config: dict[str, Any], path: str) -> tuple[str, list[str]]:
+    """Let the board go the way that the file at `path` says; its GUID, what it says. Raises BoardError."""
     board.reset()
-    wifi = _join(board, config) if "ssid" in config else ""
+    if "ssid" in config:
+        _join(board, config)
     where = f"{wanted.host}:{wanted.port}"
     if wanted.tls is None:
         reached = reach(board, wanted.host, wanted.port)
         if reached.verdict != "ok":
             raise BoardError(f"the board does not reach the queue manager {reached.text}; {reached.advice}")
     board.run(_SEND)
-    folder = outbox if outbox.startswith("/") else board.info.root(outbox)
+    folder = board.info.root("outbox")
     guid, stored, number, in_time, waiting, reason, damage, ahead = board.run(
         f"print(_send({path!r}, {folder!r}, {STORE_S}))", 2 * STORE_S
     )
@@ -369,11 +295,11 @@ def _try(board: Board, wanted: Wanted, config: dict[str, Any], path: str, outbox
         *damage,
         *(["an acknowledgement named what this outbox never gave: a copy of it is in use"] if ahead else []),
     ]
-    return wifi, guids.guid_text(guid), told
+    return guids.guid_text(guid), told
 
 
-def _join(board: Board, config: dict[str, Any]) -> str:
-    """The network that the board has joined. Raises BoardError."""
+def _join(board: Board, config: dict[str, Any]) -> None:
+    """Let the board join its Wi-Fi. Raises BoardError."""
     options = config.get("wifi", {})
     networks: list[str] = [config["ssid"], *(more[0] for more in options.get("more", ()))]
     board.run(_JOIN)
@@ -386,13 +312,12 @@ def _join(board: Board, config: dict[str, Any]) -> str:
             f"the Wi-Fi {ssid!r} refuses the password: type it again",
             f"the Wi-Fi {ssid!r} was not joined within {JOIN_S} s: is the password right, is it in reach? ({number})",
             f"this board has no Wi-Fi, and is to join {ssid!r}: leave out --wifi, and ssid in its config.json",
-            f"the board's MicroPython refuses what its Wi-Fi is to be ({number}): leave out --country or --hostname",
+            f'the board\'s MicroPython refuses what its Wi-Fi is to be ({number}): correct "wifi" in its config.json',
         )
         others = (
             f"none of {len(networks)} Wi-Fis was joined; the last one: " if len(networks) > 1 and result < 4 else ""
         )
         raise BoardError(others + why[result - 1])
-    return ssid
 
 
 def _why(wanted: Wanted, where: str, number: int, waiting: int, reason: str) -> str:

@@ -24,6 +24,7 @@ from mpremote.transport_serial import SerialTransport
 from mqqb import core
 
 MINIMUM = (1, 25)  # of MicroPython
+BAUD = 115200  # of a serial line; USB ports ignore it
 ENTER_S = 10  # what says nothing so long, though it is asked again and again, has no MicroPython
 ANSWER_S = 10  # what says nothing so long was reset, is dead, or is slow
 SLOW_S = 60  # if it is there all the same, it is given so long
@@ -153,21 +154,6 @@ def _core():
         return ('', repr(e), frozen)
 print(_core())
 """
-# Why a program does not compile, as MicroPython shows it; empty if it does, or if the firmware cannot tell.
-_COMPILE = """
-import io, sys
-def _why(path, name):
-    try:
-        with open(path) as f:
-            compile(f.read(), name, 'exec')
-    except SyntaxError as e:
-        s = io.StringIO()
-        sys.print_exception(e, s)
-        return s.getvalue()
-    except (MemoryError, NameError, OSError):
-        pass
-    return ''
-"""
 
 
 class _Line(SerialTransport):  # type: ignore[misc]
@@ -199,7 +185,7 @@ class Board:
     feeds it now.
     """
 
-    def __init__(self, port: str, baud: int = 115200, *, again: bool = False) -> None:
+    def __init__(self, port: str, baud: int = BAUD, *, again: bool = False) -> None:
         self.port = port
         self.watched = False
         self._is_started = False
@@ -344,11 +330,6 @@ class Board:
             told(start + len(part), len(data))
         self.run("f.close()")
 
-    def mistake(self, path: str, name: str = "main.py") -> str:
-        """Where and why this program does not compile on the board; empty if nothing is found."""
-        self.run(_COMPILE)
-        return _error_in(self.run(f"print(repr(_why({path!r}, {name!r})))", 30))
-
     def start(self) -> str | None:
         """Start main.py; there is nothing to ask any more. How it has ended within START_S: empty if without an error;
         None: it runs, or a watchdog has to be stopped first, when the board is let go.
@@ -384,7 +365,7 @@ class Board:
             self._line.close()
 
 
-def attended(port: str, baud: int, work: Callable[[Board], Result], *, reset: bool) -> Result:
+def attended(port: str, work: Callable[[Board], Result], *, reset: bool) -> Result:
     """What `work` gives for the board at a port, whose program is interrupted, and started again after it.
 
     If a watchdog resets the board meanwhile, `work` is done once more, and the watchdog fed; also if the board was
@@ -394,14 +375,14 @@ def attended(port: str, baud: int, work: Callable[[Board], Result], *, reset: bo
     board = None
     try:
         try:
-            board = Board(port, baud)
+            board = Board(port)
             return work(board.look(reset=reset))
         except BoardError as error:
             if board is not None:
                 board.close(restart=False)
             elif not isinstance(error, Silent):
                 raise
-            board = _returned(port, baud, error)
+            board = _returned(port, error)
             if not (board.watched or isinstance(error, Silent)):
                 raise
         return work(board.look(reset=reset))
@@ -410,12 +391,12 @@ def attended(port: str, baud: int, work: Callable[[Board], Result], *, reset: bo
             board.close(restart=True)
 
 
-def _returned(port: str, baud: int, failure: BoardError) -> Board:
+def _returned(port: str, failure: BoardError) -> Board:
     """The board that may have been reset just now. Raises `failure` if it does not come back."""
     until = time.monotonic() + RETURN_S
     while True:
         try:
-            return Board(port, baud, again=True)
+            return Board(port, again=True)
         except NoBoard:
             if time.monotonic() > until:
                 raise failure from None

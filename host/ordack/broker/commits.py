@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from mqqb import confirm, core, guid_names, guids
@@ -24,7 +23,6 @@ from ordack.broker.outcome import CHUNK, Outcomes, in_pieces, piece
 from ordack.broker.sending import Sending, SentRun, delivery_to, open_queue, target
 from ordack.config import names
 from ordack.config.config import Config
-from ordack.config.settings import NEVER
 from ordack.store import Store, StoreError, StoreServed, StoreUnknown, messages
 from ordack.store.memory import Export
 from ordack.store.messages import NotTaken, Stored
@@ -33,28 +31,10 @@ from ordack.store.queues import NoSuchQueue, Queue, QueueNotEmpty
 from ordack.store.schema import POISON, SYSTEM
 from ordack.text import counted
 
-
 # Messages are moved: dead letters, copies, poison messages. Each leaves its queue and begins its new life in one
 # transaction. It becomes a new message with an identifier and times of its own, since its destination would filter it
 # otherwise (B-248, B-271); a poison message goes back into its queue as it is. A dead letter in doubt may have been
 # received (C-84 to C-86): moved, it can come twice.
-class Selection(NamedTuple):
-    """Which messages are meant. classes: any if empty. label: a pattern with * and ?. sent_from, sent_before: seconds
-    since 1970. in_doubt: also dead letters that are in doubt."""
-
-    classes: frozenset[int] = frozenset()
-    label: str = "*"
-    sent_from: float = 0
-    sent_before: float = NEVER
-    in_doubt: bool = False
-
-    def means(self, message: Message) -> bool:
-        """Is this message meant, in doubt or not?"""
-        return (
-            (not self.classes or message.message_class in self.classes)
-            and fnmatchcase(message.label, self.label)
-            and self.sent_from <= message.sent_time < self.sent_before
-        )
 
 
 class Moved(NamedTuple):

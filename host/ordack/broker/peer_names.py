@@ -5,9 +5,7 @@ its name, too: "press-3, another outbox"."""
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -68,39 +66,3 @@ def _is_board(guid: str) -> bool:
 
 def _chip(guid: str) -> str:
     return guid[-12:]
-
-
-def entered(text: str, guid: str, name: str, *, replace: bool) -> str:
-    """The text of an `ordack.toml` in which `name` stands for `guid`, in braces, and all else as it was.
-
-    replace: another GUID may lose the name. Raises ValueError, with the line to write by hand if need be.
-    """
-    line = f"{json.dumps(guid)} = {json.dumps(name, ensure_ascii=False)}"
-    before = tomllib.loads(text).get("names", {})
-    others = [key for key, other in before.items() if other.casefold() == name.casefold() and not _same(key, guid)]
-    if others and not replace:
-        raise ValueError(
-            f"the name {name!r} stands for {others[0]} in [names]: is that another board? "
-            f"--replace gives the name to {guid}, as after the outbox was erased"
-        )
-    wanted = {key: other for key, other in before.items() if key not in others and not _same(key, guid)} | {guid: name}
-    lines, table = [], ""
-    for one in text.splitlines():
-        if one.strip().startswith("["):
-            table = one.split("#")[0].strip()
-        key = re.match(r"""\s*["']?([^"'=\s]+)["']?\s*=""", one)
-        if table != "[names]" or not key or (key[1] not in others and not _same(key[1], guid)):
-            lines.append(one)
-        if table == "[names]" and one.strip().startswith("["):
-            lines.append(line)
-    made = "\n".join(lines if line in lines else [*lines, *([""] if lines else []), "[names]", line]) + "\n"
-    try:
-        if tomllib.loads(made) == {**tomllib.loads(text), "names": wanted}:
-            return made
-    except tomllib.TOMLDecodeError:
-        pass
-    raise ValueError(f"write it by hand: in the table [names], {line}")
-
-
-def _same(one: str, other: str) -> bool:
-    return one.strip("{}").casefold() == other.strip("{}").casefold()

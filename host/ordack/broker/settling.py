@@ -106,8 +106,8 @@ class Settling:
             self._operator.tell(
                 f"an OrderAck names a number with the TimeStamp {time_stamp}, newer than any given here: this store "
                 "was put back from a backup and the clock is behind, or a copy of it sends under the same identifier. "
-                "What is sent from now on is numbered above that. If there is a copy: `ordack identity --renew` gives "
-                "it an identifier of its own (B-426, B-413)"
+                "What is sent from now on is numbered above that. If there is a copy: `ordack init --renew-identity` "
+                "gives it an identifier of its own (B-426, B-413)"
             )
 
     def came_late(self, message_id: int, message_class: int) -> None:

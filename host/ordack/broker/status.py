@@ -247,7 +247,7 @@ def _problems(
             kind = "poison message" if queue["name"].endswith(POISON) else "dead letter"
             yield (
                 f"{counted(queue['messages'], kind)} in {queue['name']}: `ordack receive --peek` shows why, "
-                "`ordack move` sends them again, and `ordack queue purge` deletes them"
+                "`ordack move` sends them again, and `ordack purge` deletes them"
             )
     yield from (f"{named(queue)}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue, now))
     names = PeerNames.kept(store.names())

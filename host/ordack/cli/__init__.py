@@ -13,47 +13,32 @@ from typing import Annotated
 
 import typer
 
-from ordack.cli import (
-    about,
-    audit,
-    board,
-    config,
-    incoming,
-    messages,
-    move,
-    outgoing,
-    pipeline,
-    queues,
-    serve,
-    stores,
-    tls,
-)
+from ordack.cli import audit, board, config, messages, pipeline, queues, serve, status, stores
 from ordack.cli.common import complain
 from ordack.cli.output import OutputError, write
 from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
 
 GROUPS: dict[str, typer.Typer] = {
-    "queue": queues.app,
+    "queue": queues.queue_app,
     "store": stores.app,
-    "config": config.app,
-    "outgoing": outgoing.app,
-    "incoming": incoming.app,
+    "outgoing": queues.outgoing_app,
+    "incoming": queues.incoming_app,
     "board": board.app,
     "pipeline": pipeline.app,
-    "tls": tls.app,
+    "tls": config.tls_app,
 }
 COMMANDS: dict[str, Callable[..., None]] = {
-    "state": about.state,
-    "status": about.status,
-    "identity": about.identity,
+    "state": status.state,
+    "status": status.status,
     "send": messages.send,
     "receive": messages.receive,
-    "move": move.move,
+    "move": messages.move,
+    "purge": queues.purge,
     "backup": stores.backup,
-    "restore": stores.restore,
     "export": pipeline.export,
     "audit": audit.audit,
+    "config": config.config,
     "init": stores.init,
     "serve": serve.serve,
 }

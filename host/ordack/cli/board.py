@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import itertools
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ordack.broker.peer_names import PeerNames, entered
 from ordack.cli.common import (
     JsonOption,
-    NamesOption,
     complain,
     local,
     local_file,
@@ -26,12 +21,11 @@ from ordack.cli.common import (
     report,
     report_done,
 )
-from ordack.cli.config import read_file
 from ordack.store import StoreError
 from ordack.text import counted
 
 if TYPE_CHECKING:
-    from ordack.boards.check import Check
+    from ordack.boards.outbox import Check
     from ordack.boards.repl import Board
 
 Result = TypeVar("Result")
@@ -46,7 +40,6 @@ PortOption = Annotated[
     ),
 ]
 PASSWORD_VARIABLE = "ORDACK_WIFI_PASSWORD"
-BaudOption = Annotated[int, typer.Option(help="Speed of a serial line; USB ports ignore it.")]
 NameOption = Annotated[str, typer.Option(metavar="NAME", help="What people call the board, as press-3.")]
 QueueOption = Annotated[
     str, typer.Option(metavar="FORMATNAME", help=r"Where it sends: 'DIRECT=TCP:192.168.1.20\private$\line1'.")
@@ -56,26 +49,11 @@ WayOption = Annotated[
     typer.Option(metavar="HOST:PORT", help="Where the queue manager listens. Default: port 1801 of FORMATNAME."),
 ]
 WifiOption = Annotated[
-    list[str] | None,
+    str | None,
     typer.Option(
         metavar="SSID",
-        help="The Wi-Fi that it joins; give it again for others, which it tries in turn. Each password is a line of "
-        f"{PASSWORD_VARIABLE}, of the terminal, or of standard input; empty: an open Wi-Fi. Default: those that the "
-        "board has.",
-    ),
-]
-CountryOption = Annotated[
-    str | None,
-    typer.Option(metavar="CODE", help="Country whose rules its Wi-Fi keeps to: DE. Default: what it has; '': none."),
-]
-HostnameOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="What it calls itself when it joins. Default: what it has; '': MicroPython's."),
-]
-StaticOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS,NETMASK,GATEWAY,DNS", help="Its address in the Wi-Fi. Default: what it has; '': DHCP."
+        help=f"The Wi-Fi that it joins. Its password comes from {PASSWORD_VARIABLE}, the terminal, or a line of "
+        "standard input; empty: an open Wi-Fi. Default: what the board has.",
     ),
 ]
 TlsOption = Annotated[
@@ -85,18 +63,7 @@ TlsOption = Annotated[
 TlsNameOption = Annotated[
     str, typer.Option(metavar="NAME", help="For whom the queue manager's certificate is. Default: HOST.")
 ]
-EntryOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--store",
-        metavar="FOLDER",
-        parser=local,
-        help="Enter the name in ordack.toml of this store, for status and the log.",
-    ),
-]
-ReplaceOption = Annotated[
-    bool, typer.Option("--replace", help="The board may lose its other name, or TLS; another board may lose this name.")
-]
+ReplaceOption = Annotated[bool, typer.Option("--replace", help="The board may lose its other name, or TLS.")]
 OutboxOption = Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")]
 
 
@@ -107,15 +74,9 @@ def board_provision(
     queue: QueueOption,
     queue_manager: WayOption = None,
     wifi: WifiOption = None,
-    country: CountryOption = None,
-    hostname: HostnameOption = None,
-    static: StaticOption = None,
     tls: TlsOption = None,
     tls_name: TlsNameOption = "",
-    store: EntryOption = None,
     replace: ReplaceOption = False,
-    outbox: OutboxOption = "outbox",
-    baud: BaudOption = 115200,
     as_json: JsonOption = False,
 ) -> None:
     """Give a board its name, its queue and the way there, and let it send a message, to show that it works.
@@ -127,7 +88,6 @@ def board_provision(
     """
     with needs("boards"):
         from ordack.boards import provision as provisioning
-        from ordack.boards.repl import BoardError
     from ordack.config.config import format_address, parse_address
 
     try:
@@ -135,28 +95,15 @@ def board_provision(
         host = provisioning.host_of(queue)
         address = (host, 1801) if queue_manager is None else parse_address(queue_manager)
         files = None if tls is None else (provisioning.tls_files(tls, name), tls_name or address[0])
-        options = provisioning.options_of(country, hostname, static)
-        networks = provisioning.networks_of(wifi or [], _passwords(wifi or []))
-        entry = Entry(store, name, replace)
+        network = None if wifi is None else provisioning.check_wifi(wifi, _password(wifi))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-
-    def accept(guid: str) -> None:
-        try:
-            entry.prepare(guid)
-        except (OSError, ValueError) as error:
-            raise BoardError(f"{entry.path}: {error}") from None
-
-    wanted = provisioning.Wanted(name, queue, *address, networks, options, files, replace)
+    wanted = provisioning.Wanted(name, queue, *address, network, files, replace)
     with _board_errors(), _progress() as progress:
-        done = _attended(
-            port, baud, lambda board: provisioning.provision(board, wanted, outbox, accept, progress), reset=True
-        )
-    entry.write()
+        done = _attended(port, lambda board: provisioning.provision(board, wanted, progress), reset=True)
     text = f"{name} is provisioned: its message is stored in {queue}; GUID {done.guid}"
     text += f"; it was {done.before}" if done.before not in ("", name) else ""
-    text += f"; its Wi-Fi is {done.wifi}" if len(networks) > 1 else ""
-    text += f"; {entry.path} has the name, and a queue manager that runs shows it after SIGHUP" if store else ""
+    text += f"; `'{done.guid.strip('{}')}' = '{name}'` in [names] of the queue manager's ordack.toml shows the name"
     values = {"name": name, "queue": queue, "queue_manager": format_address(*address), **done._asdict()}
     report_done(as_json, "\n".join([text, *done.told]), **values)
 
@@ -180,16 +127,14 @@ def board_deploy(
             help="The package.json to copy from. Default: what `make setup-firmware` compiled, else the sources.",
         ),
     ] = None,
-    baud: BaudOption = 115200,
     as_json: JsonOption = False,
 ) -> None:
     """Copy ordack's modules and your program to a board. Copies only what the board does not have yet.
 
     The command stops the board's program and starts it again. If it is interrupted, the board keeps its old modules, or
-    `ordack board doctor` reports files of two versions; the next deploy repairs them. A FILE that the board cannot
-    compile replaces nothing. The command looks for five seconds whether main.py ends with an error. Exit status: 0 a
-    node can run there; 1 not done, a node cannot run, or main.py ended with an error; 5 no board with MicroPython
-    answers.
+    `ordack board doctor` reports files of two versions; the next deploy repairs them. The command looks for five
+    seconds whether main.py ends with an error. Exit status: 0 a node can run there; 1 not done, a node cannot run, or
+    main.py ended with an error; 5 no board with MicroPython answers.
     """
     with needs("boards"):
         from ordack.boards.deploy import Deployed, deploy
@@ -200,7 +145,7 @@ def board_deploy(
             done = deploy(board, package, main, config, progress)
             return ".".join(map(str, board.version)), done, board.start() if main else None
 
-        version, done, error = _attended(port, baud, work, reset=True)
+        version, done, error = _attended(port, work, reset=True)
     text = f"{port}: copied {len(done.copied)} files, {counted(done.bytes, 'byte')}; {done.unchanged} were there"
     text += f"; removed {len(done.removed)}" if done.removed else ""
     text += "; the modules are frozen into the firmware" if done.frozen else ""
@@ -226,8 +171,6 @@ def board_doctor(
         str | None, typer.Option(metavar="HOST:PORT", help="Let the board connect to this queue manager.")
     ] = None,
     outbox: OutboxOption = "outbox",
-    names: NamesOption = None,
-    baud: BaudOption = 115200,
     as_json: JsonOption = False,
 ) -> None:
     """Check a board and say what to do: firmware, core, heap, flash, clock, network, what waits and why.
@@ -243,14 +186,12 @@ def board_doctor(
         address = None if queue_manager is None else parse_address(queue_manager)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    known = PeerNames(read_file(None, names).names)
     with _board_errors(), _progress() as progress:
 
         def work(board: Board) -> list[Check]:
             return [*examine(board, address, outbox, progress), *program(board)]
 
-        checks = _attended(port, baud, work, reset=False)
-    checks = [check._replace(text=known.added(check.text)) for check in checks]
+        checks = _attended(port, work, reset=False)
     if as_json:
         for check in checks:
             report(True, "", **check.as_json())
@@ -275,8 +216,6 @@ def board_rescue(
     ] = None,
     to: Annotated[Path | None, typer.Option(metavar="DIR", parser=local, help="New folder for the copy.")] = None,
     outbox: OutboxOption = "outbox",
-    names: NamesOption = None,
-    baud: BaudOption = 115200,
     as_json: JsonOption = False,
 ) -> None:
     """Copy an outbox off a board, and list its messages with their states, and what cannot be read.
@@ -286,105 +225,52 @@ def board_rescue(
     MicroPython answers.
     """
     with needs("boards"):
-        from ordack.boards import rescue
+        from ordack.boards import outbox as outboxes
 
     if (port is None) == (folder is None) or (port is not None and to is None):
         raise typer.BadParameter("name a board with --port PORT and the folder for the copy with --to DIR, or a FOLDER")
-    known = PeerNames(read_file(None, names).names)
     with _board_errors(), _progress() as progress:
         if to is not None:
-            rescue.make_folder(to)
+            outboxes.make_folder(to)
         if folder is not None and to is not None:
-            rescue.copy_of(folder, to)
+            outboxes.copy_of(folder, to)
         elif port is not None and to is not None:
-            _attended(port, baud, lambda board: rescue.copy_from_board(board, outbox, to, progress), reset=False)
-        found = list(rescue.listing(to or folder or Path()))
+            _attended(port, lambda board: outboxes.copy_from_board(board, outbox, to, progress), reset=False)
+        found = list(outboxes.listing(to or folder or Path()))
     summary = found.pop()
     for message in found:
         state = message["state"] + (f", class 0x{message['class']:04X}" if message.get("class") else "")
         if whose := message.get("from"):
-            state += f", from {known.added(whose)}"
-            message["from_name"] = known.of(whose)
+            state += f", from {whose}"
         what = f"{message['message_id']} {message['queue']} {message['label']!r}: {counted(message['size'], 'byte')}"
         report(as_json, f"{what}, {state}", **message)
     about = f"{summary['name']}, GUID {summary['guid']}" if summary["name"] else f"GUID {summary['guid']}"
-    text = "\n".join([known.added(f"{len(found)} messages; {about}"), *summary["damage"]])
-    report(as_json, text, **summary, peer_name=known.of(summary["guid"]), messages=len(found))
+    text = "\n".join([f"{len(found)} messages; {about}", *summary["damage"]])
+    report(as_json, text, **summary, messages=len(found))
     if summary["damage"]:
         raise typer.Exit(1)
 
 
-def _passwords(wifi: list[str]) -> list[str]:
-    """The passwords of these Wi-Fis, from where no history of a shell and no list of processes has them."""
+def _password(wifi: str) -> str:
+    """The password of this Wi-Fi, from where no history of a shell and no list of processes has it."""
     given = os.environ.get(PASSWORD_VARIABLE)
-    if given is None and sys.stdin is not None and sys.stdin.isatty():
-        return [
-            str(typer.prompt(f"Password of {ssid}", default="", hide_input=True, show_default=False, err=True))
-            for ssid in wifi
-        ]
-    lines: Iterator[str] = iter(sys.stdin or ()) if given is None else iter(given.split("\n"))
-    passwords = [line.rstrip("\r\n") for line in itertools.islice(lines, len(wifi))]
-    if len(passwords) < len(wifi):
-        missing = wifi[len(passwords)]
-        raise ValueError(
-            f"there is no password for {missing}: {PASSWORD_VARIABLE}, or standard input, has a line for each Wi-Fi"
-        )
-    return passwords
+    if given is not None:
+        return given
+    if sys.stdin is not None and sys.stdin.isatty():
+        return str(typer.prompt(f"Password of {wifi}", default="", hide_input=True, show_default=False, err=True))
+    line = "" if sys.stdin is None else sys.stdin.readline()
+    if not line:
+        raise ValueError(f"there is no password for {wifi}: set {PASSWORD_VARIABLE}, or give a line of standard input")
+    return line.rstrip("\r\n")
 
 
-class Entry:
-    """A board's name in the ordack.toml of a store, if one was named. Raises ValueError: there is no such folder."""
-
-    def __init__(self, store: Path | None, name: str, replace: bool) -> None:
-        if store is not None and not store.is_dir():
-            raise ValueError(f"there is no folder {store}: --store names the one of a queue manager")
-        self.path = None if store is None else store / "ordack.toml"
-        self._name = name
-        self._replace = replace
-        self._guid = ""
-
-    def prepare(self, guid: str) -> None:
-        """Raises OSError, ValueError: the name cannot be entered."""
-        self._guid = guid
-        if self.path is not None:
-            self._made(self.path.resolve()).unlink()
-
-    def write(self) -> None:
-        """Let it count, also beside names that others enter meanwhile. Raises StoreError: it does not."""
-        if self.path is not None:
-            file = self.path.resolve()
-            try:
-                folder = os.open(file.parent, os.O_RDONLY)
-                try:
-                    fcntl.flock(folder, fcntl.LOCK_EX)
-                    self._made(file).replace(file)
-                finally:
-                    os.close(folder)
-            except (OSError, ValueError) as error:
-                raise StoreError(
-                    f"the board is provisioned as {self._name}, GUID {self._guid}, and {self.path} has not the name: "
-                    f"{error}"
-                ) from None
-
-    def _made(self, file: Path) -> Path:
-        """Another file, of the same owner and mode, with the name and all that this one has."""
-        before = file.read_text("utf-8") if file.exists() else ""
-        aside = file.with_name(f".{file.name}.{os.getpid()}")
-        aside.write_text(entered(before, self._guid, self._name, replace=self._replace), "utf-8")
-        if file.exists():
-            shutil.copymode(file, aside)
-            with contextlib.suppress(PermissionError):
-                os.chown(aside, file.stat().st_uid, file.stat().st_gid)
-        return aside
-
-
-def _attended(port: str, baud: int, work: Callable[[Board], Result], *, reset: bool) -> Result:
+def _attended(port: str, work: Callable[[Board], Result], *, reset: bool) -> Result:
     """As repl.attended, for a board that nobody else uses."""
     from ordack.boards.claim import Claim, names_of
     from ordack.boards.repl import attended
 
     with Claim("ordack board", *names_of(port)):
-        return attended(port, baud, work, reset=reset)
+        return attended(port, work, reset=reset)
 
 
 @contextlib.contextmanager

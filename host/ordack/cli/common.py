@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from ordack.cli.output import OutputError, write
+from ordack.cli.output import Interrupted, OutputError, interruptible, write
 from ordack.config.paths import NotLocal, local_path, path_of
 from ordack.store.database import StoreError
 from ordack.text import legible, printable
@@ -167,8 +167,6 @@ def activity(description: str) -> Iterator[Callable[[str], None]]:
 @contextlib.contextmanager
 def interrupted_with(say: Callable[[], str]) -> Iterator[None]:
     """A signal ends what is inside, and the command with exit status 128 + number; what `say` gives is said."""
-    from ordack.cli.drain import Interrupted, interruptible
-
     try:
         with interruptible():
             yield

@@ -1,48 +1,26 @@
-"""The commands `ordack config`: the configuration file of `serve`."""
+"""The commands `ordack config` and `ordack tls`: the configuration file of `serve`, and the certificates for it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from ordack.cli.common import (
-    JsonOption,
-    StoreOption,
-    complain,
-    local,
-    local_file,
-    print_table,
-    report,
-)
+from ordack.cli.common import JsonOption, complain, local, local_file, print_table, report, report_done
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from ordack.config.config_file import ConfigFile
+    from ordack.server.certificates import Made
 
-    from ordack.config.config_file import ConfigFile, Listen
+AUTHORITY, AUTHORITY_DAYS, DAYS = "ordack", 7300, 3650
 
-
-class _Group(TyperGroup):
-    """Tells where a setting is changed to whoever gives its name as a command."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from ordack.config.settings import FLAG, NUMBERS
-
-        name = {known.lower(): known for known in NUMBERS}.get(args[0].lower())
-        if name:
-            value = args[1] if len(args) > 1 else "true" if NUMBERS[name].kind == FLAG else "NUMBER"
-            ctx.fail(
-                f"{name} is a setting: write `{name} = {value}` in the table [settings] of ordack.toml, and "
-                "check it with `ordack config check`"
-            )
-        return super().resolve_command(ctx, args)
-
-
-app = typer.Typer(
-    cls=_Group,
-    help="Check a configuration file, and show what `ordack serve` would go by. To change a setting, edit the file.",
+tls_app = typer.Typer(
+    no_args_is_help=True,
+    help="Make the certificates that TLS needs: one authority for a plant, a certificate for each queue "
+    "manager and board.",
 )
 ConfigOption = Annotated[
     Path | None,
@@ -75,8 +53,7 @@ def read_file(store: Path | None, named: Path | None) -> ConfigFile:
         raise typer.Exit(2) from None
 
 
-@app.command("check")
-def check(
+def config(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", parser=local_file, help="Default: ordack.toml of the store.")
     ] = None,
@@ -86,17 +63,18 @@ def check(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a configuration file, and say all that is wrong with it. Exit status 2: it cannot be used."""
+    """Check a configuration file, and show what `ordack serve` would go by: the file, then defaults.
+
+    It says all that is wrong with the file. Exit status 2: the file cannot be used.
+    """
     from ordack.config import config_file
-    from ordack.config.settings import FILE_NAME
     from ordack.config.tls import BadTls, Tls
     from ordack.server.certificates import ending
     from ordack.server.monitor import BadToken, read_token
 
     path = file or (config_file.find(store, None) if store else None)
-    if path is None:
-        where = f"there is no {FILE_NAME} in {store}" if store else "neither a file nor a store is named"
-        raise typer.BadParameter(f"{where}: name the file, as in `ordack config check plant/ordack.toml`")
+    if path is None and store is None:
+        raise typer.BadParameter("neither a file nor a store is named: name one, as in `ordack config ordack.toml`")
     problems: list[str] = []
     try:
         read = config_file.read(path)
@@ -111,93 +89,114 @@ def check(
         problems = [f"{path}: [tls]: {error}"]
     except BadToken as error:
         problems = [f"{path}: http-token-file: {error}"]
-    if as_json:
-        report(True, "", file=str(path), problems=problems)
-    elif not problems:
-        report(False, f"{path}: nothing is wrong")
-    for problem in problems if not as_json else ():
-        complain(problem)
     if problems:
+        if as_json:
+            report(True, "", file=str(path), problems=problems)
+        for problem in problems if not as_json else ():
+            complain(problem)
         raise typer.Exit(2)
+    _show(path, read.names, as_json)
 
 
-@app.command("show")
-def show(store: StoreOption, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show what `ordack serve` would go by if it were started now without other options: the configuration file, then
-    defaults."""
+def _show(path: Path | None, names: Mapping[str, str], as_json: bool) -> None:
+    """Each setting, as the file says it or by default."""
+    import tomllib
+
     from ordack.broker.peer_names import PeerNames
-    from ordack.config.settings import NUMBERS
+    from ordack.config.settings import FLAG, LISTEN, NUMBERS, TABLES
 
-    file = read_file(store, config)
-    rows = [{"name": name, **told, "unit": ""} for name, told in _others(file).items()]
-    rows += [_row(name, file.numbers) for name in NUMBERS]
-    for row in rows if as_json else ():
-        report(True, "", **{key: row[key] for key in ("name", "value", "unit", "from")})
-    if not as_json:
-        names = {row["name"]: PeerNames({} if row["name"] == "names" else file.names) for row in rows}
-        print_table(
-            ("setting", "value", "unit", "from"),
-            (),
-            [(row["name"], names[row["name"]].added(_text(row["value"])), row["unit"], row["from"]) for row in rows],
-        )
-
-
-def _row(name: str, stated: Mapping[str, int]) -> dict[str, Any]:
-    """A number or flag, as the file or nobody states it."""
-    from ordack.config.settings import FLAG, NUMBERS
-
-    setting = NUMBERS[name]
-    value = stated.get(name, setting.default)
-    return {
-        "name": name,
-        "value": bool(value) if setting.kind == FLAG else value,
-        "unit": setting.unit,
-        "from": "file" if name in stated else "default",
-    }
-
-
-def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
-    """What is no number: value and where it is from, by the name of its table or key."""
-    from ordack.config.config import TLS_SCHEME, format_address
-    from ordack.config.config_file import Listen
-    from ordack.config.settings import LISTEN, TABLES
-
-    values: dict[str, Any] = {
-        "listen": list(map(_listen_text, file.listen)),
-        "applications": list(map(_listen_text, file.applications)),
-        "tls": {key: str(path) for key, path in file.tls._asdict().items()} if file.tls else {},
-        "sessions-per-address": {str(network): limit for network, limit in file.sessions_per_address},
-        "queues": {name: access.shown(file.names) for name, access in file.queues.items()},
-        "names": dict(file.names),
-        "serial": [f"{line.name}={line.port}@{line.baud}" for line in file.serial],
-        "own-names": list(file.own_names),
-        "http": str(file.http) if file.http else None,
-        "http-token-file": str(file.http_token_file) if file.http_token_file else None,
-        "log-format": file.log_format,
-        "next-hops": {
-            name: f"{TLS_SCHEME if hop in file.tls_hops else ''}{format_address(*hop)}"
-            for name, hop in file.next_hops.items()
-        },
-        "public-queues": dict(file.public_queues),
-        "capture": {"file": str(file.capture), "size": file.capture_size} if file.capture else {},
-    }
-    told = {name: {"value": value, "from": "file" if value else "default"} for name, value in values.items()}
-    for name, default in (("listen", [str(Listen(*LISTEN))]), ("log-format", TABLES[""].keys["log-format"].default)):
-        told[name]["value"] = told[name]["value"] or default
-    return told
-
-
-def _listen_text(place: Listen) -> str:
-    tls = " with TLS" if place.tls else ""
-    certificates = "" if place.certificates is None else f", certificates of {', '.join(sorted(place.certificates))}"
-    return f"{place}{tls}{'' if place.allow is None else f' for {place.allow}'}{certificates}"
+    said = tomllib.loads(path.read_text("utf-8")) if path else {}
+    numbers = said.pop("settings", {})
+    rows: list[tuple[str, Any, str, bool]] = []
+    for name in [*TABLES[""].keys, *(table for table in TABLES if table not in ("", "settings"))]:
+        default = TABLES[""].keys[name].default if name in TABLES[""].keys else None
+        default = [dict(zip(("address", "port"), LISTEN, strict=True))] if name == "listen" else default
+        rows.append((name, said.get(name, default), "", name in said))
+    for name, setting in NUMBERS.items():
+        default = bool(setting.default) if setting.kind == FLAG else setting.default
+        rows.append((name, numbers.get(name, default), setting.unit, name in numbers))
+    sources = ("default", "file")
+    if as_json:
+        for name, value, unit, is_said in rows:
+            report(True, "", name=name, value=value, unit=unit, **{"from": sources[is_said]})
+        return
+    known = {name: PeerNames({} if name == "names" else names) for name, *_ in rows}
+    shown = [(name, known[name].added(_text(value)), unit, sources[is_said]) for name, value, unit, is_said in rows]
+    if path:
+        report(False, f"{path}: nothing is wrong")
+    print_table(("setting", "value", "unit", "from"), (), shown)
 
 
 def _text(value: object) -> str:
     if isinstance(value, list):
-        return "\n".join(map(str, value))
+        return "\n".join(_text(one).replace("\n", ", ") for one in value)
     if isinstance(value, dict):
-        return "\n".join(f"{name} = {one}" for name, one in value.items())
+        return "\n".join(f"{name} = {_text(one)}" for name, one in value.items())
     if isinstance(value, bool):
         return str(value).lower()
     return "absent" if value is None else str(value)
+
+
+FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", parser=local, help="Folder of the certificates.")]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What cannot be done ends the command with a sentence."""
+    from ordack.server.certificates import BadCertificate
+
+    try:
+        yield
+    except BadCertificate as error:
+        raise typer.BadParameter(str(error)) from None
+    except OSError as error:
+        complain(f"{error.filename}: {error.strerror or error}")
+        raise typer.Exit(1) from None
+
+
+def _report(as_json: bool, made: Made, what: str) -> None:
+    report_done(
+        as_json,
+        f"{what}, until {made.until:%Y-%m-%d}: {', '.join(map(str, made.files))}",
+        files=[str(path) for path in made.files],
+        until=made.until.isoformat(),
+    )
+
+
+@tls_app.command("init")
+def tls_init(
+    folder: FolderArgument,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a certificate authority: ca.pem, which everybody gets, and ca.key, which stays here and is kept safe.
+
+    Who has ca.key can make certificates that the whole plant believes. Nothing that is there is overwritten.
+    """
+    from ordack.server import certificates
+
+    with _told():
+        _report(as_json, certificates.init(folder, AUTHORITY, AUTHORITY_DAYS), f"made the authority {AUTHORITY}")
+
+
+@tls_app.command("certificate")
+def tls_certificate(
+    folder: FolderArgument,
+    name: Annotated[str, typer.Argument(help="Who gets it, as press-3: allow-certificates goes by this name.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="An address or name at which others connect to it, besides NAME; may be repeated."),
+    ] = None,
+    board: Annotated[bool, typer.Option("--board", help="Write files for MicroPython, too: DER.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Make it and its key new, in place of those there.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a certificate and its key, signed by the authority in FOLDER.
+
+    Copy NAME.pem, NAME.key and ca.pem to the machine of that name and name them in [tls] of its ordack.toml; a board
+    gets NAME.der, NAME.key.der and ca.der. Keys go nowhere else.
+    """
+    from ordack.server import certificates
+
+    with _told():
+        made = certificates.issue(folder, name, host or (), DAYS, board, renew)
+        _report(as_json, made, f"made a certificate for {name}")

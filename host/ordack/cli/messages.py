@@ -1,25 +1,28 @@
-"""The commands `ordack send` and `ordack receive`."""
+"""The commands `ordack send`, `ordack receive` and `ordack move`."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, complain, local, report_done
-from ordack.cli.output import OutputError, save, write, write_bytes
+from ordack.cli.common import JsonOption, StoreOption, complain, local, report, report_done
+from ordack.cli.output import Interrupted, OutputError, write
 from ordack.cli.queues import QueueArgument
 from ordack.store import StoreError
 from ordack.text import counted
 
 if TYPE_CHECKING:
+    from ordack.broker.commits import Moved
     from ordack.broker.message import Message
     from ordack.broker.peer_names import PeerNames
+    from ordack.client import Client
 
 
 DestinationArgument = Annotated[
@@ -51,48 +54,26 @@ DeadLetterOption = Annotated[
 JournalOption = Annotated[
     bool, typer.Option("--journal", help="Keep a copy in the journal when the message is delivered.")
 ]
-DeadLetterQueueOption = Annotated[
-    str | None,
-    typer.Option(help="A transactional queue here that takes the place of the system's dead-letter queue."),
-]
-AcknowledgeOption = Annotated[
-    list[str] | None,
-    typer.Option(help="reach-queue, receive, nack-reach-queue or nack-receive: what to tell the administration queue."),
-]
-AdministrationQueueOption = Annotated[
-    str | None,
-    typer.Option(help="Where acknowledgements go: a queue here that is not transactional, or a format name."),
-]
 
 
 def send(
     destination: DestinationArgument,
     store: StoreOption,
-    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     body: Annotated[str | None, typer.Option(help="The body.")] = None,
     file: FileOption = None,
-    empty: Annotated[bool, typer.Option("--empty", help="Take a body of 0 bytes from standard input, too.")] = False,
     label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
     priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
     delivery: DeliveryOption = None,
     ttrq: TtrqOption = None,
-    ttbr: Annotated[int | None, typer.Option(help="Seconds to be received. Default: no limit.")] = None,
     dead_letter: DeadLetterOption = False,
     journal: JournalOption = False,
-    dead_letter_queue: DeadLetterQueueOption = None,
-    acknowledge: AcknowledgeOption = None,
-    administration_queue: AdministrationQueueOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send one message. It is on disk when the command ends; it travels to another machine when `ordack serve` runs."""
     from ordack.broker.peer_names import PeerNames
     from ordack.client import Client
 
-    if more:
-        raise typer.BadParameter(
-            f"{' '.join(more)!r}: the body is given as --body TEXT, --file FILE, or standard input"
-        )
-    content = _content(body, file, empty)
+    content = _content(body, file)
     with Client(store) as client:
         try:
             # asked before: `serve` may have lost this very message by the time that send() returns
@@ -104,12 +85,8 @@ def send(
                 priority,
                 delivery,
                 ttrq=ttrq,
-                ttbr=ttbr,
                 dead_letter=dead_letter,
                 journal=journal,
-                dead_letter_queue=dead_letter_queue,
-                acknowledge=acknowledge or (),
-                administration_queue=administration_queue,
             )
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
@@ -124,8 +101,8 @@ def send(
     )
 
 
-def _content(body: str | None, file: Path | None, may_be_empty: bool) -> bytes:
-    """The body of a message, from where the options say. may_be_empty: also if it comes from standard input."""
+def _content(body: str | None, file: Path | None) -> bytes:
+    """The body of a message, from where the options say."""
     if body is not None and file is not None:
         raise typer.BadParameter("give --body or --file, not both")
     if body is not None:
@@ -142,8 +119,8 @@ def _content(body: str | None, file: Path | None, may_be_empty: bool) -> bytes:
             "the body is read from standard input, until Ctrl-D; --body TEXT or --file FILE give it in the command"
         )
     found = sys.stdin.buffer.read()
-    if not found and not may_be_empty:
-        raise typer.BadParameter("standard input is empty: give --body or --file, or --empty for an empty body")
+    if not found:
+        raise typer.BadParameter("standard input is empty: give --body or --file; --body '' is an empty body")
     return found
 
 
@@ -154,16 +131,6 @@ def _warn(destination: str, named: str, discarded: int) -> None:
         f"the latest message to {named} is lost: {classes.words(discarded, names.destination(destination))}. "
         "This one asks for no dead letter either: --dead-letter keeps it if it is not delivered"
     )
-
-
-RawOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        parser=local,
-        help="Write the body of one message, byte by byte, to this new file, and print nothing; - is standard output.",
-    ),
-]
 
 
 def receive(
@@ -179,7 +146,6 @@ def receive(
         bool,
         typer.Option("--follow", help="Take all messages, then those that arrive, until --count or a signal ends it."),
     ] = False,
-    raw: RawOption = None,
 ) -> None:
     """Take one message from a queue, or more: print it, then remove it.
 
@@ -191,25 +157,25 @@ def receive(
         raise typer.BadParameter("--peek and --follow do not go together")
     if count is not None and everything:
         raise typer.BadParameter("--count and --all do not go together")
-    if raw is not None and (as_json or everything or follow or count is not None):
-        raise typer.BadParameter(
-            "--raw takes the body of one message: it does not go with --json, --count, --all, --follow"
-        )
     from itertools import islice
 
     from ordack.broker.peer_names import PeerNames
-    from ordack.cli.drain import Drain, Interrupted
+    from ordack.cli.output import Drain
     from ordack.client import Client
 
-    one = 1 if raw is not None or not (everything or peek or follow) else sys.maxsize
+    one = sys.maxsize if everything or peek or follow else 1
     left = one if count is None else min(count, sys.maxsize)
     with Client(store, look=peek) as client:
         queue = client.queue(name)
-        show = _shown(raw, as_json, names := PeerNames.kept(client.store.names()))
+        names = PeerNames.kept(client.store.names())
+        line = _json_of if as_json else _text_of
+
+        def show(message: Message) -> None:
+            write(line(message, names))
+
         if peek:
-            shown = [show(message) for message in islice(queue.peek(), left)]
-            if raw is not None and not shown:
-                raise StoreError(f"there is no message in {queue.name}")
+            for message in islice(queue.peek(), left):
+                show(message)
             return
         drain = Drain(queue, show, names.added)
         try:
@@ -224,18 +190,6 @@ def receive(
         except Interrupted as error:
             complain(str(drain))
             raise typer.Exit(128 + error.number) from None
-        if raw is not None and not drain.removed:
-            raise StoreError(f"there is no message in {queue.name}")
-
-
-def _shown(raw: Path | None, as_json: bool, names: PeerNames) -> Callable[[Message], None]:
-    """How one message is shown. names: what people call those who have sent it."""
-    if raw is None:
-        line = _json_of if as_json else _text_of
-        return lambda message: write(line(message, names))
-    if str(raw) == "-":
-        return lambda message: write_bytes(message.body)
-    return lambda message: save(raw, message.body)
 
 
 def _json_of(message: Message, names: PeerNames) -> str:
@@ -244,8 +198,6 @@ def _json_of(message: Message, names: PeerNames) -> str:
 
 def _text_of(message: Message, names: PeerNames) -> str:
     """Arrival, identifier, delivery, place in its stream, label, size; the body, if readable, or its first bytes."""
-    from datetime import datetime
-
     arrived = datetime.fromtimestamp(message.arrived).astimezone().isoformat(" ", "milliseconds")
     place = "" if message.tx_sequence_number is None else f" {message.tx_sequence_id}/{message.tx_sequence_number}"
     came_back = f" came back {counted(message.abort_count, 'time')}" if message.abort_count else ""
@@ -271,3 +223,142 @@ def _reason_of(message: Message) -> str:
         guid, number = message.correlation_id[:16], int.from_bytes(message.correlation_id[16:], "little")
         return f" {classes.words(message.message_class)}{doubt} about {guids.guid_text(guid)}\\{number}"
     return f" to {message.destination}: {classes.words(message.message_class, message.destination)}{doubt}"
+
+
+TargetArgument = Annotated[
+    str | None,
+    typer.Argument(help="Where they go: a queue here or a format name, as `ordack send` takes it.", show_default=False),
+]
+ClassOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--class",
+        metavar="CLASS",
+        help="Only those that ended for this reason: NACK_REACH_QUEUE_TIMEOUT or 0x8002. May be given several times.",
+    ),
+]
+
+
+def _moment(text: str) -> datetime:
+    """A time that a person means, of this machine's time zone unless it names one. Raises BadParameter."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time: write it as 2026-11-23 or 2026-11-23T14:30") from None
+
+
+def move(
+    name: QueueArgument,
+    store: StoreOption,
+    target: TargetArgument = None,
+    back: Annotated[bool, typer.Option("--back", help="Each goes to the destination that it was sent to.")] = False,
+    classes: ClassOption = None,
+    sent_from: Annotated[
+        datetime | None,
+        typer.Option(metavar="TIME", parser=_moment, help="Only those sent at 2026-11-23T14:30 or later."),
+    ] = None,
+    in_doubt: Annotated[
+        bool, typer.Option("--in-doubt", help="Also dead letters that may have been received: they can come twice.")
+    ] = False,
+    count: Annotated[int | None, typer.Option(min=0, help="Move at most this many messages.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Move all of them.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Send a message again that was kept, or more: a dead letter, a copy in the journal, a poison message.
+
+    Each leaves its queue and is sent in one step. It is a new message, with what its application has written in it.
+    """
+    if (target is None) != back:
+        raise typer.BadParameter("say where the messages go: name a destination, or --back for the one they had")
+    if count is not None and everything:
+        raise typer.BadParameter("--count and --all do not go together")
+    from ordack.broker.peer_names import PeerNames
+    from ordack.client import Client
+
+    numbers = frozenset(_number_of(one) for one in classes or ())
+    since = 0 if sent_from is None else sent_from.timestamp()
+    limit = sys.maxsize if everything else 1 if count is None else count
+    moved = left = 0
+    with Client(store) as client:
+        names = PeerNames.kept(client.store.names())
+        try:
+            for one in move_all(client, name, target, limit, numbers, in_doubt, since):
+                if one.message_id is None:
+                    left += 1
+                else:
+                    moved += 1
+                    _tell(one, as_json, names)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    if left:
+        complain(
+            f"{counted(left, 'dead letter')} in doubt stayed: they may have been received. --in-doubt moves them too"
+        )
+    if not as_json:
+        report(False, f"{counted(moved, 'message')} moved")
+
+
+def move_all(
+    client: Client,
+    name: str,
+    target: str | None,
+    limit: int = sys.maxsize,
+    classes: frozenset[int] = frozenset(),
+    in_doubt: bool = False,
+    since: float = 0,
+) -> Iterator[Moved]:
+    """Move up to `limit` messages of the queue of that name, in its order, of those that are in it now.
+
+    target: as Client.send takes it; None: each goes to the destination that it was sent to. classes: only these; any if
+    empty. in_doubt: also dead letters that are in doubt. since: in seconds since 1970, sent at this time or later. One
+    that somebody is receiving stays.
+    Raises what Client.send raises, about the message that cannot be moved: it stays, and the others.
+    """
+    from ordack.broker.commits import Moved
+
+    queue = client.queue(name)
+    last = client.store.messages.last_lookup_id()  # one that is sent and fails at once is not taken again
+    count = 0
+    for message in queue.peek():
+        if count == limit:
+            return
+        is_meant = not classes or message.message_class in classes
+        if message.lookup_id > last or message.sent_time < since or not is_meant:
+            continue
+        if message.in_doubt and not in_doubt:
+            yield Moved(message, target or message.destination, None)
+            continue
+        done = client.order("move", queue.identifier, message.lookup_id, target, message.in_doubt)
+        if done:
+            count += 1
+            yield Moved(message, *done)
+
+
+def _tell(moved: Moved, as_json: bool, names: PeerNames) -> None:
+    message = moved.message
+    report_done(
+        as_json,
+        names.added(f"{message.message_key} to {moved.destination} as message {moved.message_id}"),
+        message_key=message.message_key,
+        source_name=names.of(message.source),
+        label=message.label,
+        class_name=message.as_json()["class_name"],
+        destination=moved.destination,
+        message_id=moved.message_id,
+    )
+
+
+def _number_of(text: str) -> int:
+    """The class that a person means. Raises BadParameter."""
+    from ordack.config.classes import NAMES
+
+    numbers: dict[str, int] = {name: number for number, name in NAMES.items()}
+    if text.upper() in numbers:
+        return numbers[text.upper()]
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise typer.BadParameter(
+            f"--class {text}: there is no such class. Classes of failures: "
+            + ", ".join(name for name in NAMES.values() if name.startswith("NACK"))
+        ) from None

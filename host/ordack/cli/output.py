@@ -1,23 +1,33 @@
-"""Standard output as the destination of messages: what was written, and what its reader has taken."""
+"""Standard output as the destination of messages: what was written, and what its reader has taken; and messages from a
+queue to it, each removed after its own line was written (`ordack receive`).
+"""
 
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import os
 import select
+import signal
 import stat
 import sys
 import termios
 import time
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from ordack.config.paths import sync
-from ordack.text import legible
+from ordack.text import counted, legible
+
+if TYPE_CHECKING:
+    from ordack.broker.message import Message
+    from ordack.client import Queue
 
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
+BATCH = 256  # messages that one commit removes, if standard output is a file
 _REFUSED = "cannot write to standard output"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class OutputError(Exception):
@@ -27,13 +37,8 @@ class OutputError(Exception):
 def write(text: str) -> None:
     """Write all of it to standard output, or raise OutputError, or BrokenPipeError if its reader has gone. With
     PYTHONUNBUFFERED set, sys.stdout would drop what a pipe does not take at once, without a word."""
-    write_bytes(legible(text).encode())
-
-
-def write_bytes(data: bytes | memoryview) -> None:
-    """The same for bytes as they are."""
     descriptor = _descriptor()
-    left = memoryview(data)
+    left = memoryview(legible(text).encode())
     while left:
         try:
             left = left[os.write(descriptor, left) :]
@@ -64,28 +69,6 @@ def settle() -> None:
         _wait_for_reader(descriptor)
 
 
-def save(path: Path, data: bytes) -> None:
-    """Write a new file, which is on the disk when this returns, or not there if this raises OutputError; or write to
-    what is no file, such as a pipe that has a name."""
-    is_new = not path.exists() or path.is_file()
-    try:
-        with path.open("xb" if is_new else "wb") as file:
-            try:
-                file.write(data)
-                file.flush()
-                if is_new:
-                    os.fsync(file.fileno())
-                    sync(path.absolute().parent)
-            except BaseException:
-                if is_new:
-                    path.unlink(missing_ok=True)
-                raise
-    except FileExistsError:
-        raise OutputError(f"{path} is there already, and would be lost: name a new file") from None
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from None
-
-
 def _wait_for_reader(descriptor: int) -> None:
     poll = select.poll()
     poll.register(descriptor, 0)
@@ -106,3 +89,111 @@ def _descriptor() -> int:
     if sys.stdout is None:  # closed from the start; descriptor 1 may be the store's by now
         raise OutputError(f"{_REFUSED}: it is closed")
     return sys.stdout.fileno()
+
+
+# ---- draining a queue
+
+
+class Interrupted(Exception):
+    """A signal, of this number, has ended it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Drain:
+    """Takes messages from a queue and shows them. `show` writes one to standard output, or raises. named: adds to a
+    text what people call those who are in it.
+
+    As text it says what was removed so far; the number is also right when `run` has raised.
+    """
+
+    def __init__(self, queue: Queue, show: Callable[[Message], None], named: Callable[[str], str]) -> None:
+        self._queue = queue
+        self._show = show
+        self._named = named
+        self.removed = 0
+        self.last: Message | None = None
+
+    def __str__(self) -> str:
+        if self.last is None:
+            return f"nothing was removed from {self._queue.name}"
+        last = self._named(f"{self.last.source}\\{self.last.message_id}")
+        return (
+            f"{counted(self.removed, 'message')} {'was' if self.removed == 1 else 'were'} removed from "
+            f"{self._queue.name}, the last {last}"
+        )
+
+    def run(self, left: int, timeout: float) -> None:
+        """Show and remove up to `left` messages, until none comes in `timeout` seconds.
+
+        A message is removed when it was written and settled (`settle`): with others in one commit if standard
+        output is a file, else alone. Whatever `show` raises comes out, and Interrupted at SIGINT, SIGTERM or SIGHUP,
+        when what was written before is removed and the rest is back in the queue.
+        """
+        limit = BATCH if is_file() else 1
+        with interruptible():
+            while left:
+                found = self._round(min(left, limit), timeout)
+                if not found:
+                    return
+                left -= found
+
+    def _round(self, limit: int, timeout: float) -> int:
+        from ordack.broker.message import Message
+
+        stored = self._queue.begin_receive(limit, timeout)
+        keys = [message.lookup_id for message in stored]
+        written: list[Message] = []
+        try:
+            for found in stored:
+                message = Message(found)
+                self._show(message)
+                written.append(message)
+        finally:
+            self._end(written, keys)
+        return len(keys)
+
+    def _end(self, written: list[Message], keys: list[int]) -> None:
+        from mqqb import confirm
+
+        count = 0
+        try:
+            if written:
+                settle()
+                count = len(written)
+        finally:
+            with _uninterrupted():
+                self._queue.put_back(keys[count:])
+                if count:
+                    self._queue.end_receive(keys[:count], confirm.ACK_RECEIVE)
+                    self.removed += count
+                    self.last = written[-1]
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Signals that end a program raise Interrupted, unless whoever started it has told it to ignore them."""
+
+    def interrupt(number: int, _: object) -> None:
+        raise Interrupted(number)
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    heeded = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
+    for number in heeded:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in heeded:
+            signal.signal(number, before[number])
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What is removed and what is told of it belong together: a signal waits."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

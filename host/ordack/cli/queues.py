@@ -1,23 +1,34 @@
-"""The commands `ordack queue`: create, list, quota, purge and delete."""
+"""The commands `ordack queue`, `ordack outgoing`, `ordack incoming` and `ordack purge`: what is kept where."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from ordack.broker.peer_names import PeerNames
 from ordack.cli.common import JsonOption, StoreOption, YesOption, confirm, print_table, report, report_done
+from ordack.config.names import HERE
+from ordack.config.names import destination as destination_of
 from ordack.store import StoreError
 from ordack.store.look import open_to_look
 from ordack.store.queues import QueueExists, QueueNotEmpty
 from ordack.store.schema import SYSTEM
 from ordack.text import counted
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, limit, purge or delete queues.")
+queue_app = typer.Typer(no_args_is_help=True, help="Create, list, limit or delete queues.")
+outgoing_app = typer.Typer(no_args_is_help=True, help="Pause or resume what waits for other machines.")
+incoming_app = typer.Typer(no_args_is_help=True, help="List or reset the streams that come from other queue managers.")
 QueueArgument = Annotated[str, typer.Argument(help="Queue name: line1, or in MSMQ's form .\\private$\\line1.")]
+FormatNameArgument = Annotated[
+    str, typer.Argument(help="Format name of the outgoing queue, as `ordack status` shows it.")
+]
+NO_OUTGOING = "there is no outgoing queue {}; `ordack status` shows them"
 
 
-@app.command("create")
+@queue_app.command("create")
 def queue_create(
     name: QueueArgument,
     store: StoreOption,
@@ -37,20 +48,19 @@ def queue_create(
     from ordack.client import Client
 
     with Client(store) as client:
+        created = True
         try:
             client.create_queue(name, transactional)
-            created = True
         except QueueExists:
-            queue = client.store.queues.named(name)
             if not if_not_exists:
                 raise
-            if queue.transactional != transactional:
-                raise StoreError(
-                    f"the queue {queue.name} exists and is {'' if queue.transactional else 'not '}"
-                    "transactional: delete it first, or use it as it is"
-                ) from None
             created = False
         queue = client.store.queues.named(name)
+        if queue.transactional != transactional:
+            raise StoreError(
+                f"the queue {queue.name} exists and is {'' if queue.transactional else 'not '}"
+                "transactional: delete it first, or use it as it is"
+            )
     report_done(
         as_json,
         f"created {queue.name}" if created else f"{queue.name} exists",
@@ -61,7 +71,7 @@ def queue_create(
     )
 
 
-@app.command("list")
+@queue_app.command("list")
 def queue_list(
     store: StoreOption,
     as_json: JsonOption = False,
@@ -70,37 +80,20 @@ def queue_list(
     """List the queues with the number and size of their messages."""
     with open_to_look(store) as opened:
         queues = [queue for queue in opened.queues.all() if system or queue.kind != SYSTEM or queue.messages]
-    if as_json:
-        for queue in queues:
-            report(
-                True,
-                "",
-                name=queue.name,
-                id=queue.identifier,
-                transactional=queue.transactional,
-                system=queue.kind == SYSTEM,
-                quota=queue.quota,
-                messages=queue.messages,
-                bytes=queue.bytes,
-            )
-        return
-    print_table(
-        ("queue", "kind"),
-        ("messages", "bytes", "quota"),
-        [
-            (
-                queue.name,
-                "transactional" if queue.transactional else "",
-                str(queue.messages),
-                str(queue.bytes),
-                "" if queue.quota is None else str(queue.quota),
-            )
-            for queue in queues
-        ],
-    )
+    rows = []
+    for queue in queues:
+        values = {"name": queue.name, "id": queue.identifier, "transactional": queue.transactional}
+        values |= {"system": queue.kind == SYSTEM, "quota": queue.quota}
+        values |= {"messages": queue.messages, "bytes": queue.bytes}
+        if as_json:
+            report(True, "", **values)
+        kind, quota = "transactional" if queue.transactional else "", "" if queue.quota is None else str(queue.quota)
+        rows.append((queue.name, kind, str(queue.messages), str(queue.bytes), quota))
+    if not as_json:
+        print_table(("queue", "kind"), ("messages", "bytes", "quota"), rows)
 
 
-@app.command("quota")
+@queue_app.command("quota")
 def queue_quota(
     name: QueueArgument,
     store: StoreOption,
@@ -131,26 +124,8 @@ def queue_quota(
     )
 
 
-@app.command("purge")
-def queue_purge(name: QueueArgument, store: StoreOption, yes: YesOption = False, as_json: JsonOption = False) -> None:
-    """Remove all messages from a queue. Asks first if it holds any. Senders who asked for it are told."""
-    from ordack.client import Client
-
-    with Client(store) as client:
-        count = client.store.queues.named(name).messages
-        if count and not yes:
-            confirm(f"{counted(count, 'message')} in {name} would be removed", "remove")
-        removed = client.purge_queue(name)
-    report_done(as_json, f"removed {counted(removed, 'message')}", name=name, removed=removed)
-
-
-@app.command("delete")
-def queue_delete(
-    name: QueueArgument,
-    store: StoreOption,
-    yes: YesOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@queue_app.command("delete")
+def queue_delete(name: QueueArgument, store: StoreOption, yes: YesOption = False, as_json: JsonOption = False) -> None:
     """Delete a queue. Asks first if it holds messages. Senders who asked for it are told."""
     from ordack.client import Client
 
@@ -161,3 +136,124 @@ def queue_delete(
             confirm(str(error), "delete")
             removed = client.delete_queue(name)
     report_done(as_json, f"deleted {name} with {counted(removed, 'message')}", name=name, removed=removed)
+
+
+def purge(
+    name: Annotated[
+        str, typer.Argument(help="A queue, or the format name of an outgoing queue as `ordack status` shows it.")
+    ],
+    store: StoreOption,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove all messages from a queue, or give up those that wait for another machine. Asks first if there are any.
+
+    Senders who asked for it are told. From an outgoing queue `ordack serve` removes the messages, and moves those that
+    ask for it to the dead-letter queue. A message that has arrived may still be received. If the outgoing queue holds
+    acknowledgements for another queue manager, that one will not learn what became of its messages. Acknowledgements
+    that only pass through, and tell that a message was refused, stay: without them its sender would take the message
+    for stored.
+    """
+    from ordack.api.remote import purge_outgoing
+    from ordack.client import Client
+
+    kept = 0
+    with Client(store) as client:
+        format_name = destination_of(name)
+        outgoing = client.store.outgoing.find(format_name)
+        is_away = format_name.upper().startswith(("DIRECT=", "PRIVATE=")) and not format_name.startswith(HERE)
+        if outgoing is None and is_away:
+            raise StoreError(NO_OUTGOING.format(format_name))
+        whose = PeerNames.kept(client.store.names()).added(name)
+        count = outgoing.messages if outgoing else client.store.queues.named(name).messages
+        if count and not yes:
+            confirm(f"{counted(count, 'message')} in {whose} would be removed", "remove")
+        if outgoing:
+            removed, kept = purge_outgoing(client.store, client.access, outgoing.identifier)
+        else:
+            removed = client.purge_queue(name)
+    text = f"removed {counted(removed, 'message')} from {whose}"
+    if kept:
+        text += f"; {counted(kept, 'acknowledgement')} of refused messages only pass through, and stay"
+    report_done(as_json, text, name=name, removed=removed, kept=kept)
+
+
+def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool, *orders: tuple[Any, ...]) -> None:
+    from ordack.client import Client
+
+    format_name = destination_of(format_name)
+    with Client(store) as client:
+        if not all(client.order(order, format_name, *arguments) for order, *arguments in orders):
+            raise StoreError(NO_OUTGOING.format(format_name))
+        named = PeerNames.kept(client.store.names()).added(format_name)
+    report_done(as_json, f"{named}: {done}", format_name=format_name, done=done)
+
+
+@outgoing_app.command("pause")
+def outgoing_pause(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """Stop sending from an outgoing queue until it is resumed."""
+    _change_outgoing(store, name, "on hold", as_json, ("set_on_hold", True))
+
+
+@outgoing_app.command("resume")
+def outgoing_resume(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """Continue sending from an outgoing queue now: paused, or waiting for the resend interval."""
+    _change_outgoing(store, name, "resumed", as_json, ("set_on_hold", False), ("request_resend",))
+
+
+@incoming_app.command("list")
+def incoming_list(store: StoreOption, as_json: JsonOption = False) -> None:
+    """List the streams of transactional messages from other queue managers, each with its latest accepted message.
+
+    "refused": messages since then that were not the next one of their stream. What is sent again is among them.
+    """
+    from ordack.broker import status
+
+    with open_to_look(store) as opened:
+        streams = status.incoming(opened)
+    rows = []
+    for stream in streams:
+        if as_json:
+            report(True, "", **stream)
+        source = f"{stream['source']} ({stream['peer_name']})" if stream["peer_name"] else stream["source"]
+        accessed = datetime.fromtimestamp(stream["last_access"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+        figures = f"{stream['sequence_id']:X}", str(stream["sequence_number"]), str(stream["reject_count"])
+        rows.append((source, stream["destination"], accessed, *figures))
+    if not as_json:
+        print_table(("source", "destination", "last access (UTC)"), ("sequence", "number", "refused"), rows)
+
+
+@incoming_app.command("reset")
+def incoming_reset(
+    source: Annotated[str, typer.Argument(help="GUID or name of the source, as `ordack incoming list` shows it.")],
+    destination: Annotated[str, typer.Argument(help="Destination, as `ordack incoming list` shows it.")],
+    store: StoreOption,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a stream that refuses everything, so that its source can begin anew. Asks first.
+
+    The next message that is accepted is the first one of a sequence. Messages that the source has sent before and sends
+    again are received twice. A source in the middle of a sequence has to begin another one: purge its outgoing queue.
+    """
+    from mqqb import guids
+
+    from ordack.broker import status
+    from ordack.client import Client
+
+    with Client(store) as client:
+        found = [
+            stream
+            for stream in status.incoming(client.store)
+            if source.strip("{}").lower() in (stream["source"].strip("{}").lower(), (stream["peer_name"] or "").lower())
+            and stream["destination"] == destination.lower()
+        ]
+        if not found:
+            raise StoreError(
+                f"there is no stream from {source} to {destination}; `ordack incoming list` shows those there are"
+            )
+        if not yes:
+            confirm(f"messages that the source resends to {destination} would be received twice", "reset", "the stream")
+        for stream in found:
+            client.order("reset_incoming", guids.guid_bytes(stream["source"]), stream["destination"])
+    report_done(as_json, f"reset {source} to {destination}", source=source, destination=destination)

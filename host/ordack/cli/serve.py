@@ -18,8 +18,9 @@ from ordack.store import Store, StoreError, StoreFull, StoreUnknown, refuse_serv
 
 if TYPE_CHECKING:
     from ordack.broker.manager import Manager
+    from ordack.cli.reload import Serving
     from ordack.config.config import SerialSettings
-    from ordack.config.config_file import ConfigFile, Listen, Running
+    from ordack.config.config_file import ConfigFile, Listen
     from ordack.config.tls import Tls
     from ordack.server.listener import Listener, Listeners
     from ordack.server.monitor import Monitor
@@ -103,8 +104,14 @@ def serve(
     if file.serial:
         with needs("boards", "a serial port"):
             from serial import Serial  # noqa: F401 - before anything is opened
-    with _logging(Form(file.log_format or Form.TEXT)) as log:
-        _serve_store(store, create, file, read, log, as_json)
+    log = Log(log_line, form=Form(file.log_format or Form.TEXT))
+    try:
+        _open_and_run(store, create, file, read, log, as_json)
+    except (StoreError, OutputError) as error:  # the last line of the log
+        log(Line(str(error), ERROR))
+        raise typer.Exit(6 if isinstance(error, StoreUnknown) else 1) from None
+    finally:
+        log.close()
 
 
 class _Options(NamedTuple):
@@ -118,40 +125,14 @@ class _Options(NamedTuple):
     http: str | None
 
 
-class Sockets(NamedTuple):
-    """What listens for peers, for applications of other machines, and for HTTP if that is wanted, the token for that,
-    and what TLS is spoken with."""
-
-    listeners: Listeners
-    applications: Listeners
-    web: Listener | None
-    token: bytes
-    tls: Tls | None
-
-
-@contextlib.contextmanager
-def _logging(form: Form) -> Iterator[Log]:
-    """The log. What ends the command is its last line."""
-    log = Log(log_line, form=form)
-    try:
-        yield log
-    except (StoreError, OutputError) as error:
-        log(Line(str(error), ERROR))
-        raise typer.Exit(6 if isinstance(error, StoreUnknown) else 1) from None
-    finally:
-        log.close()
-
-
-def _serve_store(
-    store: Path,
-    create: bool,
-    file: ConfigFile,
-    read: Callable[[], ConfigFile],
-    log: Log,
-    as_json: bool,
+def _open_and_run(
+    store: Path, create: bool, file: ConfigFile, read: Callable[[], ConfigFile], log: Log, as_json: bool
 ) -> None:
-    """Open everything, and run. read: gives the file as it is at a later time."""
+    import asyncio
+
+    from ordack.cli.reload import Serving
     from ordack.config.config_file import Running
+    from ordack.server.tcp import Loop
     from ordack.store.write_ahead import IN_MEMORY, file_system
 
     refuse_served(store)  # whose ports may be the same
@@ -166,16 +147,23 @@ def _serve_store(
         if file_system(opened.folder) in IN_MEMORY:
             log(Line(f"{store} is in memory, not on a disk: a power cut loses what was acknowledged", WARNING))
         recorder = _recorder(file.capture, file.capture_size, log)
-        _run(
-            opened,
-            Running(file),
-            read,
-            Sockets(listeners, applications, web, token, tls),
-            devices,
-            recorder,
-            log,
-            as_json,
-        )
+        serving = Serving(opened, Running(file), read, listeners, applications, web, token, tls, devices, recorder, log)
+        with asyncio.Runner(loop_factory=Loop) as runner:
+            runner.run(_serve(serving, as_json))
+
+
+def _ready(serving: Serving, as_json: bool) -> None:
+    """Say where it listens."""
+    for listener in serving.listeners:
+        report(as_json, f"listening on {listener}", listening=str(listener))
+    for line, device in serving.devices:
+        if device is not None:
+            text = f"listening on serial {line.name} ({line.port})"
+            report(as_json, text, serial=line.name, port=line.port, baud=line.baud)
+    for listener in serving.applications:
+        report(as_json, f"applications on {listener}", applications=str(listener))
+    if web := serving.web:
+        report(as_json, f"web page on http://{web}/, metrics on http://{web}/metrics", http=str(web))
 
 
 def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
@@ -277,43 +265,6 @@ def _recorder(capture: Path | None, size: int, log: Log) -> Recorder | None:
         raise StoreError(f"cannot write the capture {capture}: {error.strerror or error}") from None
 
 
-def _run(
-    store: Store,
-    running: Running,
-    read: Callable[[], ConfigFile],
-    sockets: Sockets,
-    devices: Any,
-    recorder: Recorder | None,
-    log: Log,
-    as_json: bool,
-) -> None:
-    import asyncio
-
-    from ordack.server.tcp import Loop
-
-    listeners, applications, web, _, _ = sockets
-
-    def ready() -> None:
-        for listener in listeners:
-            report(as_json, f"listening on {listener}", listening=str(listener))
-        for line, device in devices:
-            if device is not None:
-                report(
-                    as_json,
-                    f"listening on serial {line.name} ({line.port})",
-                    serial=line.name,
-                    port=line.port,
-                    baud=line.baud,
-                )
-        for listener in applications:
-            report(as_json, f"applications on {listener}", applications=str(listener))
-        if web:
-            report(as_json, f"web page on http://{web}/, metrics on http://{web}/metrics", http=str(web))
-
-    with asyncio.Runner(loop_factory=Loop) as runner:
-        runner.run(_serve(store, running, read, sockets, ready, devices, recorder, log))
-
-
 def _open_when_there_is_room(folder: Path, create: bool, log: Log) -> Store:
     """Open the store and lock it for this queue manager. While its disk is full or the clock is not set, wait."""
     import time
@@ -357,16 +308,7 @@ def _open_serial(line: SerialSettings, log: Log) -> Any:
         return None
 
 
-async def _serve(
-    store: Store,
-    running: Running,
-    read: Callable[[], ConfigFile],
-    sockets: Sockets,
-    ready: Any,
-    serial: Any,
-    recorder: Any,
-    log: Log,
-) -> None:
+async def _serve(serving: Serving, as_json: bool) -> None:
     import asyncio
     import gc
     import signal
@@ -375,7 +317,7 @@ async def _serve(
     from ordack.cli.reload import Reload, worth_telling
     from ordack.server import health, notify, tcp
 
-    listeners, applications, web, token, tls = sockets
+    store, log, listeners = serving.store, serving.log, serving.listeners
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     notifier = notify.from_environment(os.environ, log)
@@ -386,32 +328,35 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    config = running.config(listeners.places)
-    for text, level in worth_telling(running.file, {queue.name.lower() for queue in store.queues.all()}):
-        log(Line(text, level))
+    config = serving.running.config(listeners.places)
+    for line in worth_telling(serving.running.file, store):
+        log(line)
     manager = Manager(store, tcp.now(), config, log)
-    manager.about = {
-        "since": tcp.wall(),
-        "process": os.getpid(),
-        "quota": config.quota,
-        "listening": ", ".join(map(str, listeners)),
-    }
+    listening = ", ".join(map(str, listeners))
+    manager.about = {"since": tcp.wall(), "process": os.getpid(), "quota": config.quota, "listening": listening}
 
     def begun() -> None:
         gc.freeze()  # what is imported: it was looked through again and again, 60 ms in which nobody was served
-        ready()
+        _ready(serving, as_json)
         notifier.ready(health.sentence(manager))
         pings = notifier.run(lambda: health.restart_helps(manager, loop.time()), lambda: health.sentence(manager))
         tasks.append(asyncio.create_task(pings))
 
-    with contextlib.closing(notifier), _watched(manager, web, token) as monitor:
-        files = monitor.files if monitor else 0
-        reload = Reload(read, running, store, manager, listeners, applications, tls, monitor, log, files, notifier)
+    with contextlib.closing(notifier), _watched(manager, serving) as monitor:
+        reload = Reload(serving, manager, monitor, notifier)
         tasks = [asyncio.create_task(_count(log)), asyncio.create_task(reload.run())]
         loop.add_signal_handler(signal.SIGHUP, reload.asked.set)
         try:
             await tcp.serve(
-                manager, listeners, stop, begun, serial, recorder, files, tls=tls, applications=applications
+                manager,
+                listeners,
+                stop,
+                begun,
+                serving.devices,
+                serving.recorder,
+                monitor.files if monitor else 0,
+                tls=serving.tls,
+                applications=serving.applications,
             )
         finally:
             for task in tasks:
@@ -419,9 +364,9 @@ async def _serve(
 
 
 @contextlib.contextmanager
-def _watched(manager: Manager, web: Listener | None, token: bytes) -> Iterator[Monitor | None]:
+def _watched(manager: Manager, serving: Serving) -> Iterator[Monitor | None]:
     """Answer those who watch the queue manager, on that socket if there is one."""
-    if web is None:
+    if serving.web is None:
         yield None
         return
     import asyncio
@@ -433,7 +378,7 @@ def _watched(manager: Manager, web: Listener | None, token: bytes) -> Iterator[M
     def tell(text: str) -> None:
         loop.call_soon_threadsafe(manager.operator.tell, text, ERROR)
 
-    monitor = Monitor(manager, web.socket, tell, token)
+    monitor = Monitor(manager, serving.web.socket, tell, serving.token)
     monitor.start()
     try:
         yield monitor

@@ -1,4 +1,4 @@
-"""The commands `ordack init`, `ordack backup`, `ordack restore` and `ordack store`: a store as a whole."""
+"""The commands `ordack init`, `ordack backup` and `ordack store`: a store as a whole."""
 
 from __future__ import annotations
 
@@ -33,20 +33,47 @@ def _copying(nothing: str) -> Iterator[Callable[[int, int], None]]:
         )
 
 
-def init(store: StoreOption, as_json: JsonOption = False) -> None:
-    """Make a new store, in a folder that has none. No other command makes one, but for `serve --create`."""
-    from ordack.store import Store, StoreError
+def init(
+    store: StoreOption,
+    backup: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="BACKUP", parser=local, help="Make it of this file of `ordack backup`."),
+    ] = None,
+    renew_identity: Annotated[
+        bool, typer.Option("--renew-identity", help="Give a store that was copied a GUID of its own.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a new store, in a folder that has none. No other command makes one, but for `serve --create`.
 
+    With --renew-identity messages that wait under the old GUID end, because nobody can acknowledge them. Those that ask
+    for it go to the dead-letter queue.
+    """
+    from ordack.store import Store, StoreBusy, StoreError
+
+    if renew_identity:
+        if backup is not None:
+            raise typer.BadParameter("--from makes a store, --renew-identity changes one: give one of them")
+        with Store(store) as opened:
+            try:
+                guid = guids.guid_text(opened.renew_identity())
+            except StoreBusy as error:
+                raise StoreError(f"{error}: stop it first") from None
+        report_done(as_json, f"{store} has the GUID {guid}", store=str(store), guid=guid)
+        return
+    if backup is not None:
+        _restore(store, backup, as_json)
+        return
     with Store(store, create=True) as opened:
         if not opened.is_new:
             raise StoreError(f"there is a store in {store} already")
-        guid = opened.guid
+        guid = guids.guid_text(opened.guid)
     option = f"--store {shlex.quote(str(store))}"
     report_done(
         as_json,
         f"new store made in {store}; next: `ordack queue create {option} NAME`, then `ordack serve {option}`",
         store=str(store),
-        guid=guids.guid_text(guid),
+        guid=guid,
     )
 
 
@@ -74,13 +101,7 @@ def backup(
         complain(f"{store / CONFIGURATION} is not in the backup: copy it, too")
 
 
-def restore(
-    backup: Annotated[
-        Path, typer.Argument(metavar="FROM", parser=local, help="The file that `ordack backup` has made.")
-    ],
-    store: StoreOption,
-    as_json: JsonOption = False,
-) -> None:
+def _restore(store: Path, backup: Path, as_json: bool) -> None:
     """Make a store of a backup, in a folder that is empty or not there yet."""
     from ordack.store import backup as backups
 

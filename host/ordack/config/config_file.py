@@ -441,7 +441,7 @@ def _network(text: str, value: int) -> tuple[Network, int]:
 def _board(text: str, value: str) -> tuple[str, str]:
     guid = _guid(text)
     if guid is None:
-        raise ValueError("what is named is a GUID: `ordack state` shows those of whoever is connected")
+        raise ValueError("what is named is a GUID: `ordack status` shows those of whoever is connected")
     return guids.guid_text(guid)[1:-1].lower(), value
 
 

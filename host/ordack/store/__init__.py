@@ -232,8 +232,8 @@ class Store:
         )
         if not size:
             return room.reason
-        purge = f"receive from it, or empty it with `ordack queue purge {shlex.quote(name)}`"
-        way = purge if is_here else "`ordack outgoing list` says why it waits"
+        purge = f"receive from it, or empty it with `ordack purge {shlex.quote(name)}`"
+        way = purge if is_here else "`ordack status` says why it waits"
         return f"{room.reason}. {name} has most, {counted(messages, 'message')} of {counted(size, 'byte')}: {way}"
 
     def is_pinned(self) -> bool:
