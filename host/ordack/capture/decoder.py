@@ -5,12 +5,13 @@ import codecs
 import itertools
 import json
 import re
+import struct
 from array import array
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, NamedTuple
 
-from mqqb import compose, core, guid_names, guids, handshake, headers, parse, rare, reader
+from mqqb import compose, core, core_py, guid_names, guids, handshake, headers, parse, rare, reader
 from mqqb.names import DirectQueueFormatName, QueueName, utf16_decode
 from mqqb.ping import Ping
 from mqqb.ping import parse as parse_ping
@@ -56,84 +57,62 @@ PING_FLAGS: Bits = (("RC", 1), ("RF", 1), ("X", 14))
 
 # ---- fixed parts: wire name, offset, attribute, names of bits -----------------------------------
 #
-# What is computed, or has no fixed place, is a Field in the function of its header, as in `_properties`. What is so of
-# a whole packet is the last field of its first section, which is made in three places: in `_message` for messages and
-# acknowledgements, in `sections` for pings and for all others. A whole packet's size is `core.packet_total`, for
-# `packet_size` leaves out the SessionHeader behind a message.
+# Offsets are those of mqqb.h. What is computed, or has no fixed place, is a Field in the function of its header, as in
+# `_properties`. What is so of a whole packet is the last field of its first section, which is made in `_message` for
+# messages and acknowledgements, in `sections` for pings and for all others. A whole packet's size is
+# `core.packet_total`, for `packet_size` leaves out the SessionHeader behind a message.
 #
 # What is not on the wire has a name in small letters, and no place in the dissector (`padding_length` alone is its
 # Padding) nor in vectors.json: tests/audit/test_decode.py takes it out of what it compares, as `MessageClass_name`.
 
-Layout = tuple[tuple[str, int, str, Bits | None], ...]
-BASE: Layout = (
-    ("VersionNumber", 0, "version_number", None),
-    ("Reserved", 1, "reserved", None),
-    ("Flags", 2, "flags", BASE_FLAGS),
-    ("Signature", 4, "signature", None),
-    ("PacketSize", 8, "packet_size", None),
-    ("TimeToReachQueue", 12, "time_to_reach_queue", None),
+Layout = list[tuple[str, int, str, Bits | None]]
+_ATTRIBUTES = {"recoverable_msg_seq_number": "recoverable_msg_sequence_number"}
+_WORDS = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def _layout(part: int, names: str, **bits: Bits) -> Layout:
+    """names: in wire order; behind a slash, how many words of mqqb.h a field takes. bits: of fields that have names."""
+    found: Layout = []
+    words, at = iter(core_py._FORMATS[part][1:]), 0  # noqa: SLF001 - made by c_core/layout.py
+    for name, _, count in (item.partition("/") for item in names.split()):
+        attribute = _WORDS.sub("_", name.removesuffix("_hex")).lower()
+        found.append((name, at, attribute, bits.get(name)))
+        at += sum(struct.calcsize(next(words)) for _ in range(int(count or 1)))
+    return found
+
+
+BASE = _layout(core.BASE_HEADER, "VersionNumber Reserved Flags Signature PacketSize TimeToReachQueue", Flags=BASE_FLAGS)
+INTERNAL = _layout(core.INTERNAL_HEADER, "Reserved Flags", Flags=INTERNAL_FLAGS)
+ESTABLISH = _layout(
+    core.ESTABLISH_CONNECTION,
+    "ClientGuid/4 ServerGuid/4 TimeStamp OperatingSystem Reserved",
+    OperatingSystem=OPERATING_SYSTEM,
 )
-INTERNAL: Layout = (("Reserved", 0, "reserved", None), ("Flags", 2, "flags", INTERNAL_FLAGS))
-ESTABLISH: Layout = (
-    ("ClientGuid", 0, "client_guid", None),
-    ("ServerGuid", 16, "server_guid", None),
-    ("TimeStamp", 32, "time_stamp", None),
-    ("OperatingSystem", 36, "operating_system", OPERATING_SYSTEM),
-    ("Reserved", 38, "reserved", None),
+PARAMETERS = _layout(core.CONNECTION_PARAMETERS, "RecoverableAckTimeout AckTimeout Reserved WindowSize")
+SESSION = _layout(
+    core.SESSION_HEADER,
+    "AckSequenceNumber RecoverableMsgAckSeqNumber RecoverableMsgAckFlags UserMsgSequenceNumber RecoverableMsgSeqNumber "
+    "WindowSize Reserved",
 )
-PARAMETERS: Layout = (
-    ("RecoverableAckTimeout", 0, "recoverable_ack_timeout", None),
-    ("AckTimeout", 4, "ack_timeout", None),
-    ("Reserved", 8, "reserved", None),
-    ("WindowSize", 10, "window_size", None),
+USER = _layout(
+    core.USER_HEADER,
+    "SourceQueueManager/4 QueueManagerAddress/4 TimeToBeReceived SentTime MessageID Flags",
+    Flags=USER_FLAGS,
 )
-SESSION: Layout = (
-    ("AckSequenceNumber", 0, "ack_sequence_number", None),
-    ("RecoverableMsgAckSeqNumber", 2, "recoverable_msg_ack_seq_number", None),
-    ("RecoverableMsgAckFlags", 4, "recoverable_msg_ack_flags", None),
-    ("UserMsgSequenceNumber", 8, "user_msg_sequence_number", None),
-    ("RecoverableMsgSeqNumber", 10, "recoverable_msg_sequence_number", None),
-    ("WindowSize", 12, "window_size", None),
-    ("Reserved", 14, "reserved", None),
+SECURITY = _layout(
+    core.SECURITY_HEADER,
+    "Flags SenderIdSize EncryptionKeySize SignatureSize SenderCertSize ProviderInfoSize",
+    Flags=SECURITY_FLAGS,
 )
-USER: Layout = (
-    ("SourceQueueManager", 0, "source_queue_manager", None),
-    ("QueueManagerAddress", 16, "queue_manager_address", None),
-    ("TimeToBeReceived", 32, "time_to_be_received", None),
-    ("SentTime", 36, "sent_time", None),
-    ("MessageID", 40, "message_id", None),
-    ("Flags", 44, "flags", USER_FLAGS),
-)
-SECURITY: Layout = (
-    ("Flags", 0, "flags", SECURITY_FLAGS),
-    ("SenderIdSize", 2, "sender_id_size", None),
-    ("EncryptionKeySize", 4, "encryption_key_size", None),
-    ("SignatureSize", 6, "signature_size", None),
-    ("SenderCertSize", 8, "sender_cert_size", None),
-    ("ProviderInfoSize", 12, "provider_info_size", None),
-)
-PROPERTIES: Layout = (
-    ("Flags", 0, "flags", PROPERTIES_FLAGS),
-    ("LabelLength", 1, "label_length", None),
-    ("MessageClass", 2, "message_class", None),
-    ("CorrelationID_hex", 4, "correlation_id", None),
-    ("BodyType", 24, "body_type", None),
-    ("ApplicationTag", 28, "application_tag", None),
-    ("MessageSize", 32, "message_size", None),
-    ("AllocationBodySize", 36, "allocation_body_size", None),
-    ("PrivacyLevel", 40, "privacy_level", None),
-    ("HashAlgorithm", 44, "hash_algorithm", None),
-    ("EncryptionAlgorithm", 48, "encryption_algorithm", None),
-    ("ExtensionSize", 52, "extension_size", None),
+PROPERTIES = _layout(
+    core.MESSAGE_PROPERTIES_HEADER,
+    "Flags LabelLength MessageClass CorrelationID_hex/5 BodyType ApplicationTag MessageSize AllocationBodySize "
+    "PrivacyLevel HashAlgorithm EncryptionAlgorithm ExtensionSize",
+    Flags=PROPERTIES_FLAGS,
 )
 SECURITY_ITEMS = ("SecurityID_hex", "EncryptionKey_hex", "Signature_hex", "SenderCert_hex", "ProviderInfo")
-DEBUG: Layout = (("Flags", 0, "flags", DEBUG_FLAGS), ("Reserved", 2, "reserved", None))
-PING: Layout = (
-    ("Flags", 0, "flags", PING_FLAGS),
-    ("Signature", 2, "signature", None),
-    ("Cookie", 4, "cookie", None),
-    ("QMGuid", 8, "qm_guid", None),
-)
+DEBUG = _layout(core.DEBUG_HEADER, "Flags Reserved", Flags=DEBUG_FLAGS)
+PING = _layout(core.PING, "Flags Signature Cookie QMGuid/4", Flags=PING_FLAGS)
 
 # ---- meanings of values, for people -------------------------------------------------------------
 
@@ -224,7 +203,7 @@ def _bits(value: int, names: Bits) -> dict[str, int]:
 def _fixed(header: object, at: int, layout: Layout) -> list[Field]:
     fields = []
     for name, offset, attribute, bits in layout:
-        value = getattr(header, attribute)
+        value = getattr(header, _ATTRIBUTES.get(attribute, attribute))
         note = ""
         if bits is not None:
             value = _bits(value, bits)
