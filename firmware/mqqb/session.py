@@ -124,7 +124,7 @@ class Session(Handshake):
         """Handle one packet; False: none is there whole, or the session is over. reuse: known OrderAcks in place.
 
         All packets pass here one by one, but for messages that a host finds alike and reads together before it comes
-        here (ordack.broker.prediction).
+        here (ordack.broker.streams).
         """
         come = self.reader
         data = come.data

@@ -16,7 +16,7 @@ from mqqb.destination import IncomingStream
 from mqqb.session import Session
 from mqqb.transfer import TransferInfo
 from mqqb.window import Window
-from ordack.broker.tables import LongStream, key_of
+from ordack.broker.streams import LongStream, key_of
 
 PACKET = bytes(build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional"))
 OFFSET = parse.transaction_offset(PACKET)

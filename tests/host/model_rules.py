@@ -12,7 +12,7 @@ from typing import Any
 
 from mqqb import confirm, core, handshake, headers, parse, reader
 from mqqb.names import NULL_GUID
-from ordack.broker.tables import LongStream
+from ordack.broker.streams import LongStream
 from ordack.config.names import DEAD_XACT, JOURNAL
 
 from tests.host.model_hosts import Host, Message, Wire, _template

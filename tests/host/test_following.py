@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build, core
 from mqqb.parse import transaction_offset
-from ordack.broker.prediction import ready_to_follow
+from ordack.broker.streams import ready_to_follow
 
 
 @pytest.mark.rule("B-318")

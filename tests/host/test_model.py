@@ -19,7 +19,7 @@ from ordack.broker import incoming
 from ordack.broker.incoming import IncomingState, OrderAcks
 from ordack.broker.links import Turns
 from ordack.broker.manager import Manager
-from ordack.broker.prediction import MessageRun, PredictingSession
+from ordack.broker.streams import MessageRun, PredictingSession
 from ordack.config.settings import NEVER
 from ordack.store import StoreError
 from ordack.store.database import Database

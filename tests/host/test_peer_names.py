@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import guids
 from ordack.broker.manager import Manager
-from ordack.broker.peer_names import PeerNames
 from ordack.client import Client
 from ordack.config.config import Config
+from ordack.config.names import PeerNames
 from ordack.server.metrics import Metrics
 from ordack.store import Store
 

@@ -10,7 +10,7 @@ from ordack.api.remote import purge_outgoing
 from ordack.broker import outcome
 from ordack.broker import outgoing as outgoing_queues
 from ordack.broker.manager import Manager
-from ordack.broker.tables import LongStream
+from ordack.broker.streams import LongStream
 from ordack.client import Client, Letter
 from ordack.config.config import Config
 from ordack.config.names import DEAD_LETTER

@@ -20,7 +20,7 @@ from mqqb import build, compose, core, hosts, names, parse
 from mqqb.events import Acknowledged, Closed, MessageReceived
 from ordack.broker.links import Link
 from ordack.broker.manager import Manager
-from ordack.broker.prediction import LONGEST, LONGEST_HEAD, PATIENCE, TEMPLATES, MessageRun, PredictingSession, Template
+from ordack.broker.streams import LONGEST, LONGEST_HEAD, PATIENCE, TEMPLATES, MessageRun, PredictingSession, Template
 from ordack.config.config import Access, Config
 from ordack.store import Store, StoreFull
 from ordack.store.write_ahead import Room

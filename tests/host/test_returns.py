@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mqqb import confirm, core
-from ordack.broker.tables import LongStream
+from ordack.broker.streams import LongStream
 from ordack.config.config import Config
 from ordack.config.settings import NEVER
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mqqb import confirm
 from mqqb.session import Session
-from ordack.broker.prediction import PredictingSession
+from ordack.broker.streams import PredictingSession
 from ordack.config.config import Config
 from ordack.config.settings import NEVER
 from ordack.store import Store

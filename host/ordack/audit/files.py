@@ -31,7 +31,7 @@ from ordack.audit.result import (
     count_text,
     kinds_text,
 )
-from ordack.broker.peer_names import PeerNames
+from ordack.config.names import PeerNames
 from ordack.text import legible
 
 Row = dict[str, Any]

@@ -48,7 +48,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from ordack.broker.peer_names import PeerNames
+from ordack.config.names import PeerNames
 from ordack.text import counted
 
 Word = Literal["no violations", "violations", "incomplete"]

@@ -25,10 +25,9 @@ from ordack.broker.incoming import IncomingState, IncomingStreams
 from ordack.broker.links import Link
 from ordack.broker.outcome import Back, Outcomes
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
-from ordack.broker.prediction import MessageRun
 from ordack.broker.routing import Routing
 from ordack.broker.serve_log import Operator
-from ordack.broker.tables import key_of
+from ordack.broker.streams import MessageRun, key_of
 from ordack.config import classes
 from ordack.config.config import Config
 from ordack.store import Store

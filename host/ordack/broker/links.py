@@ -19,10 +19,10 @@ from mqqb.connection import OPEN
 from mqqb.session import Session
 from mqqb.streams import Entry, OutgoingStream
 
-from ordack.broker.peer_names import PeerNames
-from ordack.broker.prediction import PredictingSession
 from ordack.broker.serve_log import ERROR, SAME_AGAIN_S, Operator
+from ordack.broker.streams import PredictingSession
 from ordack.config.config import Config
+from ordack.config.names import PeerNames
 from ordack.store import StoreError
 from ordack.store.counters import ALLOW_LIST, LIMIT, Counters, PeerCounts, Peers
 

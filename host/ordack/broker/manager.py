@@ -29,14 +29,13 @@ from ordack.broker.incoming import IncomingStreams, OrderAcks
 from ordack.broker.links import Hop, Link, Links
 from ordack.broker.outcome import Outcomes
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
-from ordack.broker.peer_names import PeerNames
-from ordack.broker.prediction import MessageRun, ready_to_follow
 from ordack.broker.routing import Routing
 from ordack.broker.serve_log import ERROR, Operator
 from ordack.broker.settling import Deadlines, Settling
 from ordack.broker.status import refusals, report
-from ordack.broker.tables import key_of
+from ordack.broker.streams import MessageRun, key_of, ready_to_follow
 from ordack.config.config import Config
+from ordack.config.names import PeerNames
 from ordack.store import Store, StoreError
 from ordack.store.messages import ANY
 from ordack.store.outgoing import Reading

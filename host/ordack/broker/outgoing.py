@@ -18,7 +18,7 @@ from mqqb.streams import Entry
 from ordack.broker import outcome
 from ordack.broker.links import Hop, Link, Links
 from ordack.broker.routing import Routing, Way
-from ordack.broker.tables import LongStream, Rows, key_of
+from ordack.broker.streams import LongStream, Rows, key_of
 from ordack.config.config import SERIAL_PORT, Config
 from ordack.store import Store
 from ordack.store.outgoing import Added, NewOutgoing, Outgoing, OutgoingEntry, Packet, Waiting
@@ -90,7 +90,7 @@ class OutgoingQueue:
 
 
 class _Rows:
-    """The messages of one outgoing queue in the store; see tables.Rows."""
+    """The messages of one outgoing queue in the store; see streams.Rows."""
 
     def __init__(self, queues: OutgoingQueues, store: Store, identifier: int) -> None:
         self._queues = queues

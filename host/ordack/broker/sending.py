@@ -17,7 +17,7 @@ from mqqb.names import QueueName, terminated
 from ordack.broker import outcome
 from ordack.broker.message import TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT, Bytes, Letter, Run
 from ordack.broker.outcome import Outcomes
-from ordack.broker.prediction import number_run
+from ordack.broker.streams import number_run
 from ordack.config import names
 from ordack.config.config import check_host, split_direct
 from ordack.config.names import JOURNAL, BadName
@@ -91,7 +91,7 @@ class _Stream:
     def number(
         self, packets: bytearray | memoryview, size: int, at: int, message_ids: range, now: int
     ) -> list[_Numbers]:
-        """Number transactional packets, as `prediction.number_run` takes them, for the first and only time (B-317):
+        """Number transactional packets, as `streams.number_run` takes them, for the first and only time (B-317):
         (ordinal, time stamp, numbers), more than one of them if the sequence changes."""
         if not self.is_of_this_run:
             self.record = array("I", self._store.outgoing.number_in(self.row, now).record)

@@ -21,9 +21,8 @@ from ordack.broker.incoming import IncomingStreams
 from ordack.broker.links import Link
 from ordack.broker.outcome import CHUNK, piece
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
-from ordack.broker.prediction import number_run
 from ordack.broker.serve_log import Operator
-from ordack.broker.tables import key_of
+from ordack.broker.streams import key_of, number_run
 from ordack.config import classes
 from ordack.config.config import Config
 from ordack.config.names import JOURNAL

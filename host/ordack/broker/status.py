@@ -16,10 +16,9 @@ from mqqb import confirm, core, guids
 from ordack.broker.links import Hop, Link
 from ordack.broker.outcome import is_return_queue
 from ordack.broker.outgoing import OutgoingQueue
-from ordack.broker.peer_names import PeerNames
 from ordack.config import classes
 from ordack.config.config import Config, format_address, split_direct
-from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE
+from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE, PeerNames
 from ordack.store import Store
 from ordack.store.counters import Counters
 from ordack.store.outgoing import OutgoingCount

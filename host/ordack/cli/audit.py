@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordack.broker.peer_names import PeerNames
 from ordack.cli.common import (
     ConfOption,
     HtmlOption,
@@ -31,6 +30,7 @@ from ordack.cli.common import (
 )
 from ordack.cli.config import read_file
 from ordack.cli.output import write
+from ordack.config.names import PeerNames
 from ordack.config.paths import each, size_of
 from ordack.text import legible
 

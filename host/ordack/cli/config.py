@@ -102,7 +102,7 @@ def _show(path: Path | None, names: Mapping[str, str], as_json: bool) -> None:
     """Each setting, as the file says it or by default."""
     import tomllib
 
-    from ordack.broker.peer_names import PeerNames
+    from ordack.config.names import PeerNames
     from ordack.config.settings import FLAG, LISTEN, NUMBERS, TABLES
 
     said = tomllib.loads(path.read_text("utf-8")) if path else {}

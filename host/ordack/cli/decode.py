@@ -14,10 +14,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ordack.broker.peer_names import PeerNames
 from ordack.capture import decoder
 from ordack.cli.common import NamesOption
 from ordack.cli.config import read_file
+from ordack.config.names import PeerNames
 from ordack.config.paths import NotLocal, path_of
 from ordack.text import counted
 

@@ -21,8 +21,8 @@ from ordack.text import counted
 if TYPE_CHECKING:
     from ordack.broker.commits import Moved
     from ordack.broker.message import Message
-    from ordack.broker.peer_names import PeerNames
     from ordack.client import Client
+    from ordack.config.names import PeerNames
 
 
 DestinationArgument = Annotated[
@@ -70,8 +70,8 @@ def send(
     as_json: JsonOption = False,
 ) -> None:
     """Send one message. It is on disk when the command ends; it travels to another machine when `ordack serve` runs."""
-    from ordack.broker.peer_names import PeerNames
     from ordack.client import Client
+    from ordack.config.names import PeerNames
 
     content = _content(body, file)
     with Client(store) as client:
@@ -159,9 +159,9 @@ def receive(
         raise typer.BadParameter("--count and --all do not go together")
     from itertools import islice
 
-    from ordack.broker.peer_names import PeerNames
     from ordack.cli.output import Drain
     from ordack.client import Client
+    from ordack.config.names import PeerNames
 
     one = sys.maxsize if everything or peek or follow else 1
     left = one if count is None else min(count, sys.maxsize)
@@ -272,8 +272,8 @@ def move(
         raise typer.BadParameter("say where the messages go: name a destination, or --back for the one they had")
     if count is not None and everything:
         raise typer.BadParameter("--count and --all do not go together")
-    from ordack.broker.peer_names import PeerNames
     from ordack.client import Client
+    from ordack.config.names import PeerNames
 
     numbers = frozenset(_number_of(one) for one in classes or ())
     since = 0 if sent_from is None else sent_from.timestamp()

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from ordack.broker.peer_names import PeerNames
 from ordack.cli.common import (
     ConfOption,
     JsonOption,
@@ -27,6 +26,7 @@ from ordack.cli.common import (
 )
 from ordack.cli.config import read_file
 from ordack.cli.output import write
+from ordack.config.names import PeerNames
 from ordack.store import StoreError
 from ordack.text import counted
 

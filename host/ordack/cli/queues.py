@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ordack.broker.peer_names import PeerNames
 from ordack.cli.common import JsonOption, StoreOption, YesOption, confirm, print_table, report, report_done
-from ordack.config.names import HERE
+from ordack.config.names import HERE, PeerNames
 from ordack.config.names import destination as destination_of
 from ordack.store import StoreError
 from ordack.store.look import open_to_look

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import Row
 
-from ordack.broker.peer_names import PeerNames
+from ordack.config.names import PeerNames
 from ordack.text import counted, legible
 
 FINDINGS_MAX = 1000  # that are named; all are counted, and in the view

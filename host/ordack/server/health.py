@@ -10,8 +10,8 @@ from mqqb import guids
 
 from ordack.broker import status
 from ordack.broker.manager import Manager
-from ordack.broker.peer_names import PeerNames
 from ordack.broker.status import is_full, is_kept, refused_text
+from ordack.config.names import PeerNames
 from ordack.store import Store, StoreError, StoreFull
 from ordack.store.schema import PRIVATE
 from ordack.text import counted

@@ -17,9 +17,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from ordack.broker.manager import Manager
-from ordack.broker.peer_names import PeerNames
 from ordack.broker.status import incoming
 from ordack.config import classes
+from ordack.config.names import PeerNames
 from ordack.server.health import glance
 from ordack.store import Store
 from ordack.store.counters import OTHER, PEERS_MAX, Spread

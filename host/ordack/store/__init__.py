@@ -17,7 +17,6 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,8 @@ class Store:
 
     queues, messages: what is here. outgoing: what is on its way. memory: how far streams have come, how messages have
     ended. numbers: MessageIDs and sequences. exports: what left as segments. answers: what applications were told last.
-    work: what this object has written. guid: QueueManager.Identifier (B-023), 16 wire bytes.
+    work: what this object has written. transaction, snapshot, attempt, touch, changed, wait: as Database has them.
+    guid: QueueManager.Identifier (B-023), 16 wire bytes.
     """
 
     database_type: type[Database] = Database  # a store that is only looked at has another one
@@ -100,6 +100,8 @@ class Store:
         self.path = database.path
         self.work = database.work
         self.guid = database.guid
+        self.transaction, self.snapshot, self.attempt = database.transaction, database.snapshot, database.attempt
+        self.touch, self.changed, self.wait = database.touch, database.changed, database.wait
         self.queues = Queues(database)
         self.messages = Messages(database, ReceiveLocks(locks, database.path))
         self.numbers = Numbers(database, locks, clock)
@@ -116,34 +118,10 @@ class Store:
         self._locks.close()
         self._database.close()
 
-    def transaction(self, durable: bool = True, writes: bool = True) -> AbstractContextManager[None]:
-        """As Database.transaction."""
-        return self._database.transaction(durable, writes)
-
-    def snapshot(self) -> AbstractContextManager[None]:
-        """What is read inside is of one moment. Nobody has to wait for that; nothing may be written."""
-        return self._database.snapshot()
-
-    def attempt(self) -> AbstractContextManager[None]:
-        """Within a transaction: what is written inside is undone if an exception leaves it, and nothing else is."""
-        return self._database.attempt()
-
-    def touch(self) -> None:
-        """As Database.touch."""
-        self._database.touch()
-
     @property
     def in_transaction(self) -> bool:
         """Is one running? After some errors SQLite has ended it by itself."""
         return not self._database.connection.get_autocommit()
-
-    def changed(self) -> bool:
-        """Has another process changed the store since this was last asked? True the first time. Costs microseconds."""
-        return self._database.changed()
-
-    def wait(self, timeout: float) -> bool:
-        """Wait until another process has changed the store; False if none has in `timeout` seconds."""
-        return self._database.wait(timeout)
 
     def __enter__(self) -> Store:
         return self

@@ -12,15 +12,20 @@ same way, a run at a time.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from struct import pack_into, unpack_from
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from mqqb import core, headers, parse, reader, window
 from mqqb.connection import OPEN
 from mqqb.events import MessageReceived
+from mqqb.headers import FinalAckBody
+from mqqb.reader import OrderAckBody
 from mqqb.session import Session
-from mqqb.streams import Entry
+from mqqb.streams import Entry, OutgoingStream, position
+from mqqb.transfer import TransferInfo
 
 if core.implementation == "c":
     from _mqqb import ffi, lib
@@ -295,3 +300,273 @@ class PredictingSession(Session):
             if count:
                 self.stored(recoverable, now)  # what a session then has to do
                 count -= 1
+
+
+# An outgoing message table that may have a million places: whatever is taken out of it, nobody walks over the rest.
+# What is far from being sent stays in the store: memory and the time of a start are those of what is sent next.
+
+Message = TypeVar("Message")
+
+
+class Rows(Protocol):
+    """The messages of an outgoing queue that are in the store and known here."""
+
+    def after(self, key: int, limit: int) -> list[Entry]:
+        """Up to `limit` of those behind this key that are to be sent, in their order."""
+
+    def last(self) -> list[Entry]:
+        """The last two that are to be sent, in their order."""
+
+
+key_of: Callable[[Entry], int] = attrgetter("key")  # of the message in the store
+
+
+class LongStream(OutgoingStream):
+    """An OutgoingStream whose entries have the keys of the store, which rise along the table, and that does not begin
+    new sequences by itself.
+
+    behind: how many messages follow the last one of the table, and are only in the store: they are alike, transactional
+    or not and of one priority, and the table has none of a lower one. numbered: how many transactional ones are in the
+    table and behind it. ahead: so many that are still to be sent are in memory; as many more are read when there are
+    fewer than `low`. aside: how many messages await their FinalAck, beside those of `awaiting_final_ack`, that are only
+    in the store.
+    """
+
+    ahead = 1000
+    low = 500
+
+    def __init__(self, record: array[int], intervals: tuple[int, ...], rows: Rows) -> None:
+        super().__init__(record, intervals, rolls=False)
+        self.numbered = 0
+        self.behind = 0
+        self.aside = 0
+        self._awaiting: set[int] = set()  # keys of awaiting_final_ack, while something is aside
+        self._kind = False, 0  # of those behind: transactional? which priority?
+        self._rows = rows
+        self._end = 0  # the highest key that the table has had
+
+    @property
+    def waiting(self) -> int:
+        """How many messages are to be sent, or may have to be sent again."""
+        return len(self.table) + self.behind
+
+    def newest(self) -> int:
+        """The key of the last one of these; there has to be one."""
+        return key_of(self._rows.last()[-1] if self.behind else self.table[-1])
+
+    def admit(self, count: int, transactional: bool, priority: int) -> int:
+        """So many messages follow, which are alike: how many of them go to the table (`extend`); the others are behind
+        it."""
+        if self.behind and self._kind != (transactional, priority):
+            self._fetch(self.behind)
+        if not self.table:
+            self._cursors.clear()
+        room = count
+        if self.behind:
+            room = 0
+        elif not self._cursors or self._cursors[-1][0] >= priority:
+            room = min(count, max(self.ahead - self._unsent(priority), 0))
+        self.more_behind(count - room, transactional, priority)
+        return room
+
+    def more_behind(self, count: int, transactional: bool, priority: int) -> None:
+        """So many messages follow in the store alone; they are like those that do already."""
+        if count:
+            self._kind = transactional, priority
+            self.behind += count
+            self.numbered += count * transactional
+
+    def append(self, entry: Entry) -> None:
+        """As OutgoingStream.append."""
+        super().append(entry)
+        self.numbered += entry.tx_sequence_number > 0
+        self._end = key_of(entry)
+
+    def extend(self, entries: list[Entry]) -> None:
+        """As `append`, for each of these, which are all of one priority."""
+        if entries:
+            self.append(entries[0])
+            for entry in entries[1:]:
+                entry.stream = self
+            self.table += entries[1:]
+            self.numbered += sum(entry.tx_sequence_number > 0 for entry in entries[1:])
+            self._end = key_of(entries[-1])
+
+    def _unsent(self, priority: int) -> int:
+        """How many of this priority, the lowest, and with them others behind the first of these, are to be sent."""
+        if not self._cursors or self._cursors[-1][0] != priority:
+            return 0
+        return len(self.table) - self._cursors[-1][1]
+
+    def _fetch(self, count: int = 0) -> None:
+        """Have so many more in the table, `ahead` if nobody says how many."""
+        count = count or self.ahead
+        entries = self._rows.after(self._end, count)
+        gone = self.behind if len(entries) < count else len(entries)
+        self.behind -= gone
+        self.numbered -= gone * self._kind[0]
+        self.extend(entries)
+
+    def _reach(self, tx_sequence_id: int, number: int) -> None:
+        """Have all in the table that was given up to this number."""
+        given = self._kind[0] and (tx_sequence_id, number) < (self.tx_sequence_id, self.record[core.OUTGOING_NUMBER])
+        while self.behind and given and (not self.table or position(self.table[-1]) <= (tx_sequence_id, number)):
+            self._fetch()
+
+    def next_to_send(self) -> Entry | None:
+        """As OutgoingStream.next_to_send."""
+        if self.behind and self._unsent(self._kind[1]) < self.low:
+            self._fetch()
+        entry = super().next_to_send()
+        if entry is None and self.behind and not self._unsent(self._kind[1]):  # where others are sent in between
+            self._fetch()
+            entry = super().next_to_send()
+        return entry
+
+    def following(self, entry: Entry, most: int) -> list[Entry]:
+        """The next ones that `next_to_send` gives, if this transactional one, which it gave last, has been sent: `most`
+        at most, and only those that lie behind it in one piece, of the same sequence. The number before each is that
+        of the one in front of it."""
+        table = self.table
+        for priority, place in self._cursors:
+            if priority == entry.priority and place < len(table) and table[place] is entry and not self._held:
+                break
+        else:
+            return []
+        following = table[place + 1 : place + 1 + most]
+        for count, other in enumerate(following):
+            if (
+                other.tx_sequence_id != entry.tx_sequence_id
+                or not other.tx_sequence_number
+                or other.awaiting_ack
+                or other.received_session_ack
+                or other.priority != priority
+                or not other.recoverable
+            ):
+                return following[:count]
+        return following
+
+    def order_ack(self, body: OrderAckBody, now: int) -> list[Entry]:
+        """As OutgoingStream.order_ack. What was sent before a start need not be in the table yet."""
+        if self.behind:
+            self._reach(body.tx_sequence_id, body.fields[core.ACK_NUMBER])
+        covered = super().order_ack(body, now)
+        if self.aside:
+            self._awaiting.update(key_of(entry) for entry in covered if entry.journal)
+        return covered
+
+    def renumber(self, tx_sequence_id: int, numbers: Mapping[int, int]) -> None:
+        """Messages with these keys, which the store has renumbered, have these numbers of one sequence."""
+        for entry in self.table:
+            if key_of(entry) in numbers:
+                entry.tx_sequence_id, entry.tx_sequence_number = tx_sequence_id, numbers[key_of(entry)]
+
+    def final_ack(self, body: FinalAckBody, now: int) -> Entry | None:
+        """As OutgoingStream.final_ack, of a message that the store has."""
+        found = super().final_ack(body, now)
+        if found is None and self.behind:
+            self._reach(body.tx_sequence_id, body.fields[core.ACK_NUMBER])
+            found = super().final_ack(body, now)
+        return found
+
+    def hold(self, entries: list[Entry]) -> None:
+        """As OutgoingStream.hold."""
+        super().hold(entries)
+        if self.aside:
+            self._awaiting.update(map(key_of, entries))
+
+    def put_aside(self, count: int) -> None:
+        """So many in the store are not to be sent any more, and no OrderAck can prove them stored: at the start."""
+        if not self.aside:
+            self._awaiting = set(map(key_of, self.awaiting_final_ack))
+        self.aside += count
+
+    def recall(self, entry: Entry) -> None:
+        """This message, which the store holds, is in memory from now on."""
+        if self.aside and key_of(entry) not in self._awaiting:
+            entry.stream = self
+            self.awaiting_final_ack.insert(0, entry)  # as a rule it is taken out at once
+            self._awaiting.add(key_of(entry))
+            self.aside -= 1
+
+    def remove(self, entries: list[Entry]) -> None:
+        """As OutgoingStream.remove."""
+        self._awaiting.difference_update(map(key_of, entries))
+        count = len(entries)
+        if self._held or self.awaiting_final_ack[:count] != entries:
+            super().remove(entries)
+        else:
+            del self.awaiting_final_ack[:count]  # as a rule the oldest
+
+    def is_progress(self, body: OrderAckBody) -> bool:
+        """As OutgoingStream.is_progress. Each of many streams is asked, and as a rule this tells."""
+        if self.record[core.OUTGOING_TIME_STAMP] != body.fields[core.ACK_TIME_STAMP]:
+            return False
+        self._have_the_first()
+        return super().is_progress(body)
+
+    def _have_the_first(self) -> None:
+        if self.behind and not self.table:
+            self._fetch()
+
+    def entries(self, messages: Mapping[int, Message], entry: Callable[[Message], Entry]) -> list[Entry]:
+        """The entries of these messages, by their keys: those in the table, then those that await their FinalAck, then
+        new ones for those behind the table, made by `entry`, that are about to be taken out or held."""
+        others = set(messages)
+        found = [self.table[place] for place in self._places(sorted(others))]
+        others.difference_update(key_of(entry) for entry in found)
+        for awaiting in self.awaiting_final_ack if others else ():
+            if awaiting.key in others:
+                found.append(awaiting)
+                others.remove(key_of(awaiting))
+                if not others:
+                    break
+        return found + [entry(messages[key]) for key in sorted(others) if key > self._end] if self.behind else found
+
+    def transfer_info(self) -> TransferInfo:
+        """How far the stream is, for an operator."""
+        self._have_the_first()
+        info = TransferInfo(self, self.numbered)
+        info.no_read_count += self.aside
+        if self.behind and self._kind[0] and (last := self._rows.last()):
+            number = last[-1].tx_sequence_number
+            same = len(last) > 1 and last[0].tx_sequence_id == last[1].tx_sequence_id
+            info.last_non_ack = last[-1].tx_sequence_id, number, last[0].tx_sequence_number if same else 0
+        return info
+
+    def _take(self, entries: list[Entry]) -> int:
+        table = self.table
+        places = self._places(sorted(map(key_of, entries)))
+        if places:
+            first, end = places[0], places[-1] + 1
+            gone = set(places)
+            self.numbered -= sum(table[place].tx_sequence_number > 0 for place in places)
+            for cursor in self._cursors:
+                cursor[1] -= bisect_left(places, cursor[1])
+            table[first:end] = [table[place] for place in range(first, end) if place not in gone]
+        behind = self._take_behind(entries) if self.behind else 0
+        if not self.numbered:
+            self._resend_time = None  # B-240
+        return len(places) + behind
+
+    def _take_behind(self, entries: list[Entry]) -> int:
+        """Count those that `entries` has made for this, and that are in no table."""
+        unknown = [entry for entry in entries if entry.stream is None]
+        for entry in unknown:
+            entry.stream = self
+        self.behind -= len(unknown)
+        self.numbered -= len(unknown) * self._kind[0]
+        return len(unknown)
+
+    def _places(self, keys: list[int]) -> list[int]:
+        """Where the entries with these keys, which rise, are in the table; those that are in it."""
+        table = self.table
+        places = []
+        place = 0
+        for key in keys:
+            if place == len(table) or table[place].key != key:  # as a rule it is the next
+                place = bisect_left(table, key, place, key=key_of)
+            if place < len(table) and table[place].key == key:
+                places.append(place)
+                place += 1
+        return places
