@@ -2,7 +2,7 @@
 those of tracing, of SOAP and of lists of queues (wire.md 2.4, 2.6 to 2.8).
 """
 
-from struct import pack_into, unpack_from
+from struct import unpack_from
 
 from mqqb import core, guid_names, guids, names
 from mqqb.fields import word
@@ -58,16 +58,6 @@ class SoapHeader:
         """The second text."""
         return names.utf16_decode(self.body_raw[:-2])
 
-    def wire(self) -> bytes:
-        """The header's bytes, padded."""
-        first = bytearray(8)
-        pack_into("<HHI", first, 0, _SOAP_HEADER_ID, self.reserved, len(self.header_raw) >> 1)
-        second = bytearray(8)
-        pack_into("<HHI", second, 0, _SOAP_BODY_ID, self.reserved1, len(self.body_raw) >> 1)
-        gap = -len(self.header_raw) & 3 if self.aligned else 0
-        wire = bytes(first) + self.header_raw + bytes(gap) + bytes(second) + self.body_raw
-        return wire + bytes(-len(wire) & 3)
-
 
 class MQFAddressHeader:
     """One list of a MultiQueueFormatHeader (wire.md 2.8). raw: FormatNameList as on the wire; elements() makes objects.
@@ -120,13 +110,6 @@ class MQFAddressHeader:
                 found.append(guids.DistributionListFormatName(raw[at:end]))
         return found
 
-    def wire(self, header_id: int) -> bytes:
-        """The list's bytes, padded."""
-        wire = bytearray(12)
-        size = 12 + len(self.raw)
-        pack_into("<IHHI", wire, 0, size, header_id, self.reserved, self.element_count)
-        return bytes(wire) + self.raw + bytes(-size & 3)
-
 
 class MultiQueueFormatHeader:
     """wire.md 2.8. signature: bytes, made as MSMQ 3.0 makes them."""
@@ -145,14 +128,6 @@ class MultiQueueFormatHeader:
         self.response = response
         self.signature = signature
         self.signature_reserved = 0
-
-    def wire(self) -> bytes:
-        """The header's bytes, padded."""
-        lists = (self.destination, self.administration, self.response)
-        wire = b"".join([part.wire(header_id) for part, header_id in zip(lists, _ADDRESS_IDS)])
-        last = bytearray(8)
-        pack_into("<HHI", last, 0, _SIGNATURE_ID, self.signature_reserved, len(self.signature))
-        return wire + last + self.signature + bytes(-len(self.signature) & 3)
 
 
 def read_security(security: SecurityHeader, data: "Buffer", at: int) -> None:

@@ -20,7 +20,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 FIRMWARE = Path(__file__).resolve().parents[1]
@@ -224,37 +224,25 @@ def _path(dotted: str) -> str:
     return dotted.replace(".", "/") + ".py"
 
 
-def write(folder: Path = BOARD, others: Sequence[str] = ()) -> Path:
+@functools.cache  # to make them takes half a second, and the rig asks at each life of a board
+def write(folder: Path = BOARD, others: tuple[str, ...] = ()) -> Path:
     """Make the board's form of the modules under `folder`, with a package.json, and returns it.
 
     others: files of the checkout that are to be in the same place there, programs in their board's form; as patterns.
     A file that is as it should be is left alone; others are changed at once, for several may do this at the same time.
-    A seal says what all of this was made from and what came of it: the rig asks at each life of a board, and to make
-    the modules again takes half a second.
     """
     root = FIRMWARE.parent
-    more = {path.relative_to(root).as_posix(): path for pattern in others for path in sorted(root.glob(pattern))}
-    seal = folder / f".made-with-{hashlib.sha256(repr(others).encode()).hexdigest()[:8]}"
-
-    def made() -> list[Path]:
-        return sorted(path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] != "tests")
-
-    def found() -> str:
-        read = [Path(__file__), *(FIRMWARE / name for name in sources()), *more.values()]
-        return _digest([*read, *made(), *(folder / name for name in more), folder / "package.json"])
-
-    if seal.exists() and seal.read_text(encoding="utf-8") == found():
-        return folder
+    wanted = {name: FIRMWARE / name for name in sources() if not _only_states(name)}
+    for path in folder.rglob("*.py"):
+        name = path.relative_to(folder).as_posix()
+        if name not in wanted and not name.startswith("tests/"):
+            path.unlink(missing_ok=True)
+    wanted |= {path.relative_to(root).as_posix(): path for pattern in others for path in sorted(root.glob(pattern))}
     constants = stated()
-    wanted = {name: FIRMWARE / name for name in sources() if not _only_states(name)} | more
-    for old in made():
-        if old.relative_to(folder).as_posix() not in wanted:
-            old.unlink(missing_ok=True)
     for name, path in wanted.items():
         text = path.read_text(encoding="utf-8")
         _put(folder / name, inlined(text, constants, _dotted(name)) if name.endswith(".py") else text)
     _put(folder / "package.json", package([(name, name) for name in of_boards()]))
-    _put(seal, found())
     return folder
 
 
@@ -267,15 +255,6 @@ def made_from() -> str:
         *(ports / "natmod" / name for name in ("Makefile", "package.py")),
     ]
     return hashlib.sha256(repr([(path.name, path.read_bytes()) for path in read]).encode()).hexdigest()
-
-
-def _digest(files: Sequence[Path]) -> str:
-    """Of their names and of what is in them; a file that is not there counts as well."""
-    digest = hashlib.sha256()
-    for path in files:
-        content = path.read_bytes() if path.exists() else None
-        digest.update(repr((str(path), content and hashlib.sha256(content).digest())).encode())
-    return digest.hexdigest()
 
 
 def _put(path: Path, text: str) -> None:

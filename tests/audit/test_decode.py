@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dpkt
+import packet_build
 import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
 import typer
@@ -31,7 +32,7 @@ from tests.support.command import ENVIRONMENT
 VECTORS = ROOT / "tests/vectors.json"
 FRAMES = samples.frames(str(VECTORS))
 DOCUMENT = {frame["frame"]: frame for frame in json.loads(VECTORS.read_text())["frames"]}
-FULL = bytes(build.build(samples.full_message()))
+FULL = bytes(packet_build.build(samples.full_message()))
 
 app = typer.Typer()
 app.command()(decode.decode)
@@ -125,7 +126,7 @@ def test_every_offset_of_the_tree_is_where_the_field_is(aligned: bool) -> None:
     if not aligned:  # the other reading of a public name in a list (OP-9)
         part = message.multi_queue_format.response
         part.raw, part.element_count, part.aligned = (b"\1\0" + samples.SENDER) * 2, 2, False
-    raw = bytes(build.build(message))
+    raw = bytes(packet_build.build(message))
     compared = [name for part in decoder.sections(parse.parse(raw)) for name in check_offsets(raw, part.fields)]
     nested = (
         "DirectFormatName", "Ordinal", "TimeStamp", "SecurityID_hex", "EncryptionKey_hex", "Signature_hex",
@@ -160,7 +161,7 @@ def test_other_forms_of_some_fields() -> None:
     message.security.flags = 2
     message.security.security_id = samples.SENDER
     message.debug = rare.DebugHeader()
-    fields = one(bytes(build.build(message)))["fields"]
+    fields = one(bytes(packet_build.build(message)))["fields"]
     guid = guids.guid_text(samples.SENDER)
     assert fields["UserHeader"]["DestinationQueue"] == {"type": "PublicQueueFormatName", "PublicQueueIdentifier": guid}
     assert fields["SecurityHeader"]["SecurityData"]["SecurityID_text"] == guid

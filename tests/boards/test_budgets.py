@@ -2,7 +2,6 @@
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -91,34 +90,6 @@ def test_a_board_has_values_where_the_sources_have_names() -> None:
                     assert node.module != "mqqb.constants", name
                     assert "constants" not in [alias.name for alias in node.names], name
     assert named > 500
-
-
-def test_what_boards_run_is_made_again_when_a_source_or_what_was_made_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("mqqb/core.py", "mqqb/constants.py", "ordack/node/log.py"):
-        (tmp_path / "firmware" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(FIRMWARE / name, tmp_path / "firmware" / name)
-    monkeypatch.setattr(modules, "FIRMWARE", tmp_path / "firmware")
-    source, data = tmp_path / "firmware" / "ordack" / "node" / "log.py", tmp_path / "data.json"
-    data.write_text("[]")
-
-    def written() -> dict[str, str]:
-        folder = modules.write(tmp_path / "board", ("*.json",))
-        return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.*") if path.suffix}
-
-    first = written()
-    assert written() == first
-    made = tmp_path / "board" / "ordack" / "node" / "log.py"
-    for spoil in (lambda: made.write_text("1\n"), made.unlink, lambda: made.with_name("gone.py").write_text("1\n")):
-        spoil()
-        assert written() == first
-    source.write_text(source.read_text() + "\nadded = 1\n")
-    assert written() == first | {"ordack/node/log.py": first["ordack/node/log.py"] + "\nadded = 1\n"}
-    data.write_text("[1]")
-    assert written()["data.json"] == "[1]"
-    source.with_name("late.py").write_text("late = 1\n")
-    assert written()["ordack/node/late.py"] == "late = 1\n"
 
 
 # ---- heap and garbage, on a Cortex-M3

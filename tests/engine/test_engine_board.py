@@ -8,6 +8,7 @@ from typing import Any
 
 import engine_cases
 import engine_ends as ends
+import packet_build
 import pytest
 import test_session
 from mqqb import acks, build, core, guid_names, headers, hosts, names, parse, rare, reader, session
@@ -187,7 +188,7 @@ def test_an_order_ack_with_more_behind_its_body_is_no_measure() -> None:
             message.multi_queue_format = rare.MultiQueueFormatHeader(lists[0], lists[1], lists[2])
         elif change == "trailing":
             message.trailing = b"more"
-        raw = build.build(packet)
+        raw = packet_build.build(packet)
         if change == "surplus":
             raw += bytes(4)
             raw[8] += 4

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from mqqb import build, core, guid_names, headers, names, parse, reader
+import packet_build
+from mqqb import core, guid_names, headers, names, parse, reader
 from ordack.client import Client
 
 from tests.support.beside import client_beside
@@ -33,7 +34,7 @@ class Sender(Peer):
         message = parse.parse(self.packets[message_id])
         assert isinstance(message, headers.UserMessage)
         change(message)
-        self.packets[message_id] = build.build(message)
+        self.packets[message_id] = packet_build.build(message)
 
     @property
     def classes(self) -> list[int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import packet_build
 import pytest
 from hypothesis import given
 from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare
@@ -34,7 +35,7 @@ def send_raw(world: World, sender: Sender, packet: bytearray) -> None:
 
 @given(user_messages())
 def test_a_body_is_found_without_a_look_at_all_headers(message: headers.UserMessage) -> None:
-    packet = bytes(build.build(message))
+    packet = bytes(packet_build.build(message))
     where = outcome.body_in(packet)
     if where is None:
         assert message.security or (message.transaction and message.transaction.connector_qm_guid)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import packet_build
 import pytest
-from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare
+from mqqb import acks, confirm, core, guids, handshake, headers, parse, rare
 from ordack.broker import sending
 from ordack.broker.acceptance import Batch
 from ordack.broker.message import Letter, Run, in_runs
@@ -521,7 +522,7 @@ def test_what_has_expired_is_not_sent_nor_told_of_and_what_is_sent_is_told_of_be
         message.debug.flags = 1
         message.debug.queue_identifier = guids.guid_bytes(public)
         sender.store._database.all(
-            "UPDATE outgoing_messages SET packet = ? WHERE id = ?", (build.build(message), row.key)
+            "UPDATE outgoing_messages SET packet = ? WHERE id = ?", (packet_build.build(message), row.key)
         )
     world.now += 4000
     _seconds(world, 2)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dpkt
+import packet_build
 import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -219,7 +220,7 @@ def _generated(strategy: st.SearchStrategy[Any], count: int, first: int = SEED) 
     )
     @given(strategy)
     def collect(packet: Any) -> None:
-        made.append(bytes(packet if isinstance(packet, bytearray) else build.build(packet)))
+        made.append(bytes(packet if isinstance(packet, bytearray) else packet_build.build(packet)))
 
     collect()
     return made
@@ -252,8 +253,8 @@ def _unusual() -> list[bytes]:
     )
     return [
         *(FRAMES[number] for number in sorted(FRAMES) if len(FRAMES[number]) != 24),
-        bytes(build.build(samples.full_message())),
-        bytes(build.build(no_server)),
+        bytes(packet_build.build(samples.full_message())),
+        bytes(packet_build.build(no_server)),
         _surplus(),
         bytes(acks.order_ack(acks.order_queue("10.0.0.1"), samples.SENDER, 8, 9, 1, 2, 3)),
         *(build.user_message(samples.SENDER, 2, samples.DIRECT, b"", admin=name, response=name) for name in queues),
@@ -374,7 +375,7 @@ def test_packets_are_put_together_from_segments(home: Path, tmp_path: Path) -> N
 
 def _hostile(chance: random.Random) -> list[bytes]:
     """Bytes of no kind, packets cut at every place, the greatest numbers in every place."""
-    full, small = bytes(build.build(samples.full_message())), FRAMES[8]
+    full, small = bytes(packet_build.build(samples.full_message())), FRAMES[8]
     made = [chance.randbytes(chance.randrange(1, 300)) for _ in range(100)]
     made += [b"\x10" + chance.randbytes(3) + b"LIOR" + chance.randbytes(chance.randrange(300)) for _ in range(100)]
     first = 1 + chance.randrange(5)
@@ -418,7 +419,7 @@ def _cut(raws: list[bytes]) -> bytes:
 
 
 def test_a_capture_that_begins_inside_a_packet(home: Path, tmp_path: Path) -> None:
-    raw = bytes(build.build(samples.full_message()))
+    raw = bytes(packet_build.build(samples.full_message()))
     file = tmp_path / "late.pcap"
     file.write_bytes(pcap([segment(1, raw[500:] + FRAMES[5] + FRAMES[8])]))
     first, *others = dissect(home, file)

@@ -2,6 +2,7 @@
 
 import json
 
+import packet_build
 from mqqb import build, core, guid_names, guids, headers, names, parse, ping, rare
 
 SENDER = bytes(range(16))
@@ -27,7 +28,7 @@ def frames(path="tests/vectors.json"):
 
 def reparse(raw):
     """Read a packet or a ping and write it again."""
-    return ping.build(ping.parse(raw)) if len(raw) == 24 else build.build(parse.parse(raw))
+    return ping.build(ping.parse(raw)) if len(raw) == 24 else packet_build.build(parse.parse(raw))
 
 
 def full_message():

@@ -7,10 +7,11 @@ import sys
 
 sys.path.insert(0, "tests/mp")
 
+import packet_build
 import power
 from engine_cases import run_calls
 from inbox_world import BOARD, Application, Sender, Wire, World
-from mqqb import build, core, guids, headers, names, parse, reader, session
+from mqqb import core, guids, headers, names, parse, reader, session
 from ordack.node import OutboxError
 from ordack.node.peer import Peer
 from virtual import Started
@@ -162,7 +163,7 @@ def what_is_secured_is_refused():
         message.security.security_id = BOARD
         message.security.signature = signature
         message.properties.fields[core.PROPERTIES_PRIVACY_LEVEL] = privacy
-        sender.packets[1] = build.build(message)
+        sender.packets[1] = packet_build.build(message)
         world.run(1000, taker(world, []))
         assert sender.said == {1: said}, (flags, privacy, signature, sender.said)
 

@@ -12,6 +12,7 @@ sys.path.insert(0, "tests/mp")
 from array import array
 
 import engine_ends as ends
+import packet_build
 from engine_cases import TESTS, parametrize, rule, run_tests
 from engine_ends import session_headers
 from mqqb import (
@@ -58,7 +59,7 @@ def test_a_request_without_server_guid_is_accepted_and_answered_with_the_own_one
     acceptor = session.Session(False, ends.RECEIVER, 5)
     acceptor.connected(5)
     assert acceptor.data_to_send() == b""
-    assert acceptor.receive_data(build.build(request), 6) == []
+    assert acceptor.receive_data(packet_build.build(request), 6) == []
     raw = acceptor.data_to_send()
     response = parse.parse(raw)
     assert response.header.client_guid == ends.SENDER
@@ -111,13 +112,13 @@ def test_parameters_are_measured_clamped_and_adopted_by_both(round_trip: int, ti
     assert request.header.fields[core.PARAMETERS_RECOVERABLE_ACK_TIMEOUT] == timeout
     assert request.header.fields[core.PARAMETERS_ACK_TIMEOUT] == 25000
     assert request.header.fields[core.PARAMETERS_WINDOW_SIZE] == 64
-    events = acceptor.receive_data(build.build(request), start + round_trip)
+    events = acceptor.receive_data(packet_build.build(request), start + round_trip)
     assert isinstance(events[0], Opened)
     assert acceptor.ack_wait_timeout == 25000
     assert acceptor.recoverable_ack_send_timeout == timeout
     answer = parse.parse(acceptor.data_to_send())
     assert list(answer.header.fields) == [timeout, 25000, 0, 9]
-    assert isinstance(initiator.receive_data(build.build(answer), start)[0], Opened)
+    assert isinstance(initiator.receive_data(packet_build.build(answer), start)[0], Opened)
 
 
 def _states() -> dict[str, session.Session]:

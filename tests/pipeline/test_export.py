@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import packet_build
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -157,7 +158,7 @@ def _alike(packet: bytes) -> list[bytes]:
 @given(
     st.lists(
         st.tuples(
-            st.one_of(user_messages().map(build.build), acknowledgments()).map(bytes),
+            st.one_of(user_messages().map(packet_build.build), acknowledgments()).map(bytes),
             st.integers(0, 2**32),
             st.booleans(),
         ),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import dpkt
+import packet_build
 import packet_samples as samples  # type: ignore[import-not-found]
 from mqqb import build
 
@@ -18,7 +19,7 @@ def message(size: int, number: int = 1) -> bytes:
     return bytes(build.user_message(samples.SENDER, number, samples.DIRECT, bytes(size), label="Füllstand 😀"))
 
 
-FULL = bytes(build.build(samples.full_message()))
+FULL = bytes(packet_build.build(samples.full_message()))
 
 
 class End(NamedTuple):

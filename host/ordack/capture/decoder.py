@@ -321,7 +321,8 @@ def _soap(header: rare.SoapHeader, at: int) -> tuple[Section, int]:
         Field("BodyDataLength", second + 4, len(header.body_raw) // 2),
         Field("Body", second + 8, header.body),
     ]
-    return Section("SoapHeader", at, fields), at + len(header.wire())
+    end = second + 8 + len(header.body_raw)
+    return Section("SoapHeader", at, fields), end + (at - end & 3)
 
 
 def _multi_queue_format(header: rare.MultiQueueFormatHeader, at: int) -> tuple[Section, int]:
