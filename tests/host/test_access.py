@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mqqb import guids
 from ordack.client import Client
-from ordack.config.config import Access, Config, Networks, most_specific, parse_network
+from ordack.config.config import Access, Config, Networks, parse_network
 from ordack.store.counters import ALLOW_LIST, LIMIT, TLS
 
 from tests.host.sockets import serving, until
@@ -31,28 +31,6 @@ def test_what_is_no_address_is_in_no_network() -> None:
     assert "press7" not in Networks((parse_network("0.0.0.0/0"), parse_network("::/0")))
     assert "fe80::1%eth0" in Networks((parse_network("fe80::/10"),))
     assert "127.0.0.1" not in Networks()
-
-
-@pytest.mark.rule("B-435")
-def test_the_smallest_network_says_how_many_sessions_an_address_may_have(tmp_path: Path) -> None:
-    limits = (
-        (parse_network("10.0.0.0/8"), 2),
-        (parse_network("10.0.0.7"), 3),
-        (parse_network("10.0.0.0/24"), 1),
-        (parse_network("::/0"), 9),
-    )
-    assert [most_specific(limits, address) for address in ("10.1.0.1", "10.0.0.7", "10.0.0.8", "11.0.0.1")] == [
-        2, 3, 1, None,
-    ]  # fmt: skip
-    host = Host(tmp_path, Config(max_sessions_per_address=1, sessions_per_address=limits))
-    for address, most in (("10.0.0.7", 3), ("10.0.0.8", 1), ("10.1.0.1", 2), ("11.0.0.1", 1)):
-        links = [host.manager.accept(address, 0) for _ in range(5)]
-        taken = [link for link in links if link]
-        assert len(taken) == most, address
-        host.manager.lost(taken[0])
-        assert host.manager.accept(address, 0) is not None  # what has ended makes room
-    assert host.manager.links.counters.sessions_refused == {LIMIT: 20 - 7, ALLOW_LIST: 0, TLS: 0}
-    host.store.close()
 
 
 # ---- queues --------------------------------------------------------------------------------------------

@@ -92,9 +92,6 @@ def test_all_that_a_file_may_say() -> None:
         [capture]
         file = "captures/plant.pcap"
         size = 0x200000
-        [sessions-per-address]
-        "10.0.0.1" = 1000
-        "fd00::/8" = 5
         [queues.'.\\private$\\Line1']
         allow-addresses = ["10.0.0.0/8", "Press7", "::1"]
         allow-sources = ["{{{GUID}}}", "press ßeven", "{OTHER}"]
@@ -118,7 +115,6 @@ def test_all_that_a_file_may_say() -> None:
             Listen("::1", 1804),
             Listen("localhost", 1805),
         ),
-        sessions_per_address=((parse_network("10.0.0.1"), 1000), (parse_network("fd00::/8"), 5)),
         queues={
             "line1": Access(
                 _networks("10.0.0.0/8", "::1"),
@@ -182,9 +178,6 @@ def test_all_that_a_file_may_say() -> None:
         ("[next-hops]\na = 'b:1'\nA = 'b:2'", '[next-hops] A = "b:2": it stands there twice, spelled in two ways'),
         ("[[listen]]\nallow = '10.0.0.5'", '[[listen]] allow = "10.0.0.5": write a list of texts'),
         ("[[listen]]\nallow = ['10.0.0.5/8']", "write 10.0.0.0/8, or 10.0.0.5 for this one address"),
-        ("[sessions-per-address]\nplant = 5", "[sessions-per-address] plant = 5: 'plant' is neither an address nor"),
-        ("[sessions-per-address]\n'10.0.0.1' = 0", "write a whole number from 1 to"),
-        ("[sessions-per-address]\n'10.0.0.1' = 1\n'10.0.0.1/32' = 2", "stands there twice, spelled in two ways"),
         ("[queues]\nline1 = 5", "queues.line1 = 5: it is a table: write [queues.line1], and its keys below"),
         ("[queues.line1]\nallow = []", "[queues.line1] allow: there is no such key here; there are allow-addresses, "),
         ("[queues.'a;b']\n", "[queues.\"a;b\"]: queue name 'a;b'"),

@@ -105,8 +105,6 @@ def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
         certificate = "plant.pem"
         key = "plant.key"
         authority = "ca.pem"
-        [sessions-per-address]
-        "10.0.0.1" = 5
         [queues.line1]
         [queues.'*']
         allow-sources = []

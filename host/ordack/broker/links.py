@@ -324,8 +324,9 @@ class Links:
 
     def would_refuse(self, address: str) -> bool:
         """Would a connection from this IP address be one too many now (B-202, B-206)?"""
-        return len(self) + self._expected >= self.max_sessions or self._at[address] >= self._config.sessions_limit(
-            address
+        return (
+            len(self) + self._expected >= self.max_sessions
+            or self._at[address] >= self._config.max_sessions_per_address
         )
 
     def connect(self, hop: Hop, address: str, now: int, pinged: bool) -> Link:

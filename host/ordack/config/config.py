@@ -38,7 +38,7 @@ _DIRECT = re.compile(r"(?:DIRECT=)?(TCP|OS):([^\\]{1,255})\\(?:(private\$)\\)?(.
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-# ---- who may write to a queue, and how many sessions an address may have
+# ---- who may write to a queue
 
 
 def parse_network(text: str) -> Network:
@@ -125,13 +125,6 @@ def certificate_refusal(allowed: Collection[str] | None, certificate: str) -> st
     )
 
 
-def most_specific(limits: Iterable[tuple[Network, int]], address: str) -> int | None:
-    """The number of the smallest network that has this address; None if none has it."""
-    known = _address(address)
-    found = [(network.prefixlen, limit) for network, limit in limits if known is not None and known in network]
-    return max(found)[1] if found else None
-
-
 # ---- the configuration
 
 
@@ -159,8 +152,7 @@ class Config:
     these ask for it; 0: never. ping_port: UDP (B-006). try_connect_interval,
     round_trip_delay: ms; their sum is the longest wait between two attempts to connect (B-133). poison_after: receives
     without a commit after which a message is poison; None: never. numbers: those that the configuration file states,
-    by name, for applications to go by, too. sessions_per_address: networks, and in place of max_sessions_per_address
-    how many sessions each of their addresses may have. access: who may write to a queue, by its name in lower case;
+    by name, for applications to go by, too. access: who may write to a queue, by its name in lower case;
     EVERY_QUEUE: to others. names: what people call queue managers, by GUID in lower case.
     """
 
@@ -202,7 +194,6 @@ class Config:
     round_trip_delay: int = 0
     poison_after: int | None = None
     numbers: Mapping[str, int] = field(default_factory=dict)
-    sessions_per_address: tuple[tuple[Network, int], ...] = ()
     access: Mapping[str, Access] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     session: Settings = field(default_factory=Settings)
@@ -261,11 +252,6 @@ class Config:
         if address in self.next_hops:
             return False
         return address in self.own_names if self.own_names else machine.has(address)
-
-    def sessions_limit(self, address: str) -> int:
-        """How many sessions this address may have (B-435)."""
-        limit = most_specific(self.sessions_per_address, address) if self.sessions_per_address else None
-        return self.max_sessions_per_address if limit is None else limit
 
     def access_to(self, queue: str) -> Access:
         """Who may write to a queue of this name."""

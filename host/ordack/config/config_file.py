@@ -79,7 +79,6 @@ class ConfigFile:
     next_hops: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     tls_hops: frozenset[tuple[str, int]] = frozenset()
     public_queues: Mapping[str, str] = field(default_factory=dict)
-    sessions_per_address: tuple[tuple[Network, int], ...] = ()
     queues: Mapping[str, Access] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     capture: Path | None = None
@@ -254,9 +253,6 @@ class _Reader:
             tls_hops=self._tls_hops(given, hops),
             public_queues=self._mapped(
                 "public-queues", tables.get("public-queues", {}), _as_option(config.parse_public_queue)
-            ),
-            sessions_per_address=tuple(
-                self._mapped("sessions-per-address", tables.get("sessions-per-address", {}), _network).items()
             ),
             queues={
                 name: self._access(name, keys, lines, names)
@@ -434,10 +430,6 @@ def _as_option(parse: Callable[[str], tuple[str, Any]]) -> Callable[[str, Any], 
     return lambda key, value: parse(f"{key}={value}")
 
 
-def _network(text: str, value: int) -> tuple[Network, int]:
-    return parse_network(text), value
-
-
 def _board(text: str, value: str) -> tuple[str, str]:
     guid = _guid(text)
     if guid is None:
@@ -480,7 +472,6 @@ class Running:
             tls_hops=file.tls_hops,
             public_queues=file.public_queues,
             own_names=frozenset(file.own_names),
-            sessions_per_address=file.sessions_per_address,
             access=file.queues,
             names=file.names,
         )

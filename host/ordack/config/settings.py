@@ -96,12 +96,7 @@ NUMBERS = {
     ),
     "MaxInSessions": _number("max_sessions", 1024, 1, NEVER, "", "sessions at once, of both directions (B-206)"),
     "MaxInSessionsPerAddress": _number(
-        "max_sessions_per_address",
-        256,
-        1,
-        NEVER,
-        "",
-        "sessions from an address without `[sessions-per-address]` (B-435)",
+        "max_sessions_per_address", 256, 1, NEVER, "", "sessions from one address, as that of a NAT (B-435)"
     ),
     "MaxUnackedPacket": _number("session.window_size", 64, 1, 0xFFFF, "packets", "window size (B-039)", NEW),
     "PacketTimeout": _number("packet_timeout", 60000, 1000, NEVER, "ms", "time that every packet may take to arrive"),
@@ -208,15 +203,6 @@ TABLES = {
             "authority": Setting(PATH, None, "PEM file: whose signature it believes: of the plant, no public one"),
         },
         needed=("certificate", "key", "authority"),
-    ),
-    "sessions-per-address": Table(
-        "How many sessions some addresses may have, instead of MaxInSessionsPerAddress, as 1,000 boards behind one NAT",
-        {
-            "": _number(
-                "", None, 1, NEVER, "", "for each address of this network; the smallest network that has it counts"
-            )
-        },
-        each="network",
     ),
     "queues": Table(
         "Who may write to a queue, whether it is there yet or not; applications of this machine always may. "
