@@ -11,7 +11,7 @@ import itertools
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from mqqb import guids, hosts
@@ -29,18 +29,6 @@ from ordack.store.counters import ALLOW_LIST, LIMIT, Counters, PeerCounts, Peers
 PATIENCE = 16
 
 
-class Sender(Protocol):
-    """An outgoing queue; `turn`: when it had its last one, by the count of its connection's Turns."""
-
-    turn: int
-
-    @property
-    def stream(self) -> OutgoingStream: ...
-
-
-Queue = TypeVar("Queue", bound=Sender)
-
-
 class Turns:
     """Which of the outgoing queues that share a connection sends its next message (B-305): that with the highest
     priority, of equal ones that whose last turn was longest ago. Transactional messages have priority 0 (B-287), so
@@ -51,10 +39,10 @@ class Turns:
         self.count = 0
         self.is_alone = False
 
-    def among(self, queues: Iterable[Queue]) -> Iterator[tuple[Queue, Entry]]:
+    def among(self, queues: Iterable[Any]) -> Iterator[tuple[Any, Entry]]:
         """What to send next, and from which queue, until none has anything. Whoever asks for the one after has sent
         this one, or taken it out of its stream."""
-        waiting: list[tuple[int, int, int, Queue]] = []
+        waiting: list[tuple[int, int, int, Any]] = []
         for place, queue in enumerate(queues):
             _join(waiting, queue, place)
         while waiting:
@@ -74,7 +62,7 @@ class Turns:
                 _join(waiting, queue, place)
 
 
-def _join(waiting: list[tuple[int, int, int, Queue]], queue: Queue, place: int) -> None:
+def _join(waiting: list[tuple[int, int, int, Any]], queue: Any, place: int) -> None:
     entry = queue.stream.next_to_send()
     if entry is not None:
         heapq.heappush(waiting, (-entry.priority, queue.turn, place, queue))

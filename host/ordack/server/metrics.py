@@ -100,7 +100,7 @@ class Metrics:
                 for queue in queues[:NAMED_MAX]
                 if queue.messages and (arrived := store.messages.oldest(queue.identifier)) is not None
             ]
-            waiting = sorted(store.outgoing.depths(), key=lambda depth: -depth.messages)
+            waiting = sorted(store.outgoing.counts(), key=lambda depth: -depth.messages)
             streams = sorted(incoming(store), key=lambda stream: -stream["reject_count"])
         without_ack = {told["format_name"]: told["no_ack_count"] for told in self._manager.shown.get("outgoing", ())}
         sent = [(one.format_name, one.oldest_sent) for one in waiting[:NAMED_MAX] if one.oldest_sent is not None]

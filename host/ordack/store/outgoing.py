@@ -53,15 +53,6 @@ class OutgoingCount(NamedTuple):
     oldest_sent: int | None
 
 
-class OutgoingDepth(NamedTuple):
-    """How full an outgoing queue is. oldest_sent: SentTime of the first message that is still to be sent, or None."""
-
-    format_name: str
-    messages: int
-    bytes: int
-    oldest_sent: int | None
-
-
 Packet = bytes | bytearray | memoryview
 
 
@@ -350,16 +341,6 @@ class OutgoingQueues:
         """Messages in all outgoing queues."""
         found: int = self._db.one("SELECT coalesce(sum(messages), 0) FROM outgoing")
         return found
-
-    def depths(self) -> list[OutgoingDepth]:
-        """How full the outgoing queues are. Costs no look at each message, as `counts` does."""
-        return [
-            OutgoingDepth(row[0], row[1], row[2], row[3] and int.from_bytes(row[3], "little"))
-            for row in self._db.all(
-                "SELECT format_name, messages, bytes, (SELECT substr(packet, 53, 4) FROM outgoing_messages "
-                "WHERE outgoing = outgoing.id AND NOT held ORDER BY id LIMIT 1) FROM outgoing"
-            )
-        ]
 
     def counts(self) -> list[OutgoingCount]:
         """What is in the outgoing queues, by format name. Costs a look at each message that is not to be sent any more,
