@@ -17,7 +17,7 @@ from hil.boards import FIRMWARE, SENSOR, BoardMissing
 from hil.report import read_ledger
 from hil.targets import MICROPYTHON, interpreter
 
-TOLD = {"damage": ["a byte was changed"], "ahead": False, "sessions": 5, "full": False}
+TOLD = {"damage": ["a bit was changed"], "ahead": False, "sessions": 5, "full": False}
 CONFIG = {"seed": 3, "count": 8, "queue": "DIRECT=TCP:127.0.0.1\\private$\\line1", "ahead": 3}
 
 
@@ -37,7 +37,7 @@ class StandinNode:
         self.most_waiting = 0
         self.looks = 0
         self.cut_in = cut_in
-        self.damage = ["a byte was changed"]
+        self.damage = ["a bit was changed"]
         self.outbox = self
         self.ahead = False
         self.stats = self

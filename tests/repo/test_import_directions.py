@@ -48,7 +48,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "text": ({"ordack.text"}, set()),
     "board": ({"ordack.node"}, {"log of a board", *ENGINE}),
     "log of a board": (
-        {f"ordack.node.{name}" for name in ("log", "sources", "flash_only", "records", "replay", "cpython")},
+        {f"ordack.node.{name}" for name in ("files", "log", "sources", "flash_only", "records", "replay", "cpython")},
         ENGINE,
     ),
     "engine": ({"mqqb"}, {"core", "constants"}),

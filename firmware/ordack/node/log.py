@@ -2,8 +2,7 @@
 
 * A segment is synced before the next one is begun, and replay stops at the first record that is not whole.
 * A tail that a power cut tore is dropped and never appended to: the next segment says where its predecessor ends.
-* Records behind a broken one, with the flag AFTER_SYNC, tell that it was durable. One changed byte is told by the CRC
-  and passed over; what is broken worse is left out; all of it is said (`damage`).
+* Records behind a broken one, with the flag AFTER_SYNC, tell that it was durable. It is left out, and said (`damage`).
 
 Bodies are not kept in memory: records go through one small buffer, a larger packet goes to the file as it is.
 """
@@ -13,24 +12,19 @@ import struct
 from array import array
 from binascii import crc32
 
-from mqqb import MICROPYTHON, confirm, const, core
+from mqqb import confirm, const, core
+from ordack.node.files import Files as Files
+from ordack.node.files import OutboxDamaged as OutboxDamaged
+from ordack.node.files import OutboxError as OutboxError
+from ordack.node.files import OutboxFull as OutboxFull
+from ordack.node.files import OutboxWriteFailed as OutboxWriteFailed
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from io import FileIO
-    from typing import Any, NoReturn, Protocol
+    from typing import Any, NoReturn
 
     Buffer = bytes | bytearray | memoryview
-
-    class Owner(Protocol):
-        """Whose records stand in a log: the outbox."""
-
-        def begin(self, need: int) -> None:
-            """A record of so many bytes needs a new segment: call Log.begin."""
-
-        def abandoned(self) -> None:
-            """The file system has failed, or a write was interrupted: what was logged since the last sync is lost."""
 
 
 VERSION = const(1)  # of the format
@@ -86,232 +80,10 @@ HELD = const(0x80)  # of a record's MARKS, the node's: TTBR is over, it is not t
 RECEIVED = const(0x52)  # states of an arrival: waiting for the application,
 TAKEN = const(0x54)  # taken, and a FinalAck is still owed; then confirm.GONE
 
-_ZEROS_BYTES = const(512)
 _PIECE_BYTES = const(128)  # what is read later passes through so much
 LARGE_OUT_BYTES = const(8192)  # who has so much to write need not save
 OUT_BYTES_MIN = const(520)  # what is written, too: a record of any name and its length and CRC in a header
 _EINTR = const(4)
-_ENOSPC = const(28)
-EIO = const(5)
-
-
-class OutboxError(Exception):
-    """The outbox cannot do what was asked; the text says what to do."""
-
-
-class OutboxFull(OutboxError):
-    """The capacity is used up and nothing was accepted. Wait until messages are gone, then send again."""
-
-
-class OutboxWriteFailed(OutboxError):
-    """The file system refused (`errno`): what was not durable yet is not accepted. The outbox itself stays in order."""
-
-    def __init__(self, error: OSError) -> None:
-        text = "the file system failed ({}): make room or repair it, then send again"
-        super().__init__(text.format(error))
-        self.errno = error.errno
-
-
-class OutboxDamaged(OutboxError):
-    """What was durable once cannot be read any more, or is missing: file `name`, byte `offset`. No file was changed."""
-
-    def __init__(self, name: str, offset: int, what: str) -> None:
-        super().__init__(
-            "{} at byte {}: {}. Messages may be lost: keep a copy of the folder, then empty it".format(
-                name, offset, what
-            )
-        )
-        self.name = name
-        self.offset = offset
-
-
-class Files:
-    """What the outbox needs of a file system: one file that is written, others that are read or removed.
-
-    fixed: files do not grow. Each is filled with zeros when it is begun, and then written over, so that neither its
-    size nor its place changes any more: on FAT a torn directory entry could lose both. None: where the folder is on
-    FAT, as far as `vfs` tells. Everything here may raise OSError. Demanded: what was appended before a `sync` is
-    durable after it, the file's name included; names appear and vanish in the order of the calls. Where there are other
-    processes, a file `lock` keeps them out of the folder until this one ends.
-    """
-
-    place: "Any" = None  # where they are: the same of all objects that write there; None: nobody knows
-    files_max = 0  # so many files the folder takes before it grows, which FAT cannot do safely; 0: no such bound
-    bytes_max = 0  # so many bytes all files may have together; 0: nobody knows
-    unit = 1  # a file takes a whole number of so many bytes
-    blank = b"\0"  # what stands where nothing was written yet, in files that do not grow
-
-    def __init__(self, folder: str, fixed: "bool | None" = None) -> None:
-        self.folder = folder
-        self.place = absolute(folder)
-        self.fixed = file_system(folder) == "VfsFat" if fixed is None else fixed
-        self._tail: "FileIO | None" = None
-        self._tail_is_new = False
-        self._tail_name = ""
-        self._reader: "FileIO | None" = None
-        self._reader_name = ""
-        self._reader_end = 0
-        try:
-            os.stat(folder)
-        except OSError:
-            try:
-                os.mkdir(folder)
-            except OSError as error:
-                if error.errno == _ENOSPC:
-                    raise OutboxWriteFailed(error)  # noqa: B904
-                raise
-        core.lock(self._path("lock"))
-        if self.fixed and hasattr(os, "statvfs"):
-            cluster, _, clusters = os.statvfs(folder)[:3]
-            self.bytes_max = cluster * clusters
-            self.files_max = cluster // 32 - 2  # names in a cluster, without "." and ".."
-
-    def names(self) -> "list[str]":
-        """The files of the folder, in any order."""
-        try:
-            return os.listdir(self.folder)
-        except UnicodeError:  # MicroPython, and FAT's directory is broken
-            raise OSError(EIO)  # noqa: B904
-
-    def size(self, name: str) -> int:
-        """Bytes of a file that does not grow just now."""
-        self._open_reader(name)
-        return self._reader_end
-
-    def begin(self, name: str, size: int) -> None:
-        """A new file becomes the one that is written, from its begin. size: its bytes, if files do not grow."""
-        self._open(name, "wb")
-        if self.fixed:
-            zeros = bytes(_ZEROS_BYTES)
-            for done in range(0, size, _ZEROS_BYTES):
-                self.append(zeros, min(size - done, _ZEROS_BYTES))
-            self.sync()
-            assert self._tail is not None
-            self._tail.seek(0)
-
-    def resume(self, name: str, offset: int) -> None:
-        """An existing file becomes the one that is written, from offset on; that is its end if files grow."""
-        self._open(name, "r+b" if self.fixed else "ab")
-        if self.fixed:
-            assert self._tail is not None
-            self._tail.seek(offset)
-
-    def append(self, data: "Buffer", size: int) -> None:
-        """Write data[:size] behind what was written last. After an OSError any part of it may be there."""
-        assert self._tail is not None
-        done = _write(self._tail, data, size)
-        if done != size:
-            view = memoryview(data)
-            while done < size:
-                done += self._tail.write(view[done:size])
-
-    def sync(self) -> None:
-        """Make the file that is written durable as it is, and its name."""
-        assert self._tail is not None
-        if self._reader_name == self._tail_name:
-            self._close_reader()  # LittleFS gives the blocks that it still reads to others
-        _sync(self._tail)
-        if self._tail_is_new:
-            _sync_folder(self.folder)
-            self._tail_is_new = False
-
-    def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
-        """Fill buffer from a file at offset (bytes); the number of bytes read, fewer only at its end."""
-        if offset + len(buffer) > self._reader_end:
-            self._close_reader()  # it may have grown
-        reader = self._open_reader(name)
-        reader.seek(offset)
-        done = 0
-        while done < len(buffer):
-            count = reader.readinto(buffer[done:])
-            if not count:
-                break
-            done += count
-        return done
-
-    def remove(self, name: str) -> None:
-        """Delete a file."""
-        if self._reader_name == name:
-            self._close_reader()
-        os.remove(self._path(name))
-
-    def close(self) -> None:
-        """Let go of all files."""
-        self._close_reader()
-        self._close_tail()
-
-    def _path(self, name: str) -> str:
-        return self.folder + "/" + name
-
-    def _open(self, name: str, mode: str) -> None:
-        self._close_tail()
-        self._tail_name = name
-        self._tail = open(self._path(name), mode, 0)  # type: ignore[assignment]  # noqa: SIM115 - stays open
-        self._tail_is_new = True
-
-    def _close_tail(self) -> None:
-        if self._tail is not None:
-            self._tail.close()
-            self._tail = None
-
-    def _open_reader(self, name: str) -> "FileIO":
-        reader = self._reader
-        if reader is None or self._reader_name != name:
-            self._close_reader()
-            reader = self._reader = open(self._path(name), "rb", 0)  # noqa: SIM115 - stays open
-            self._reader_name = name
-            self._reader_end = reader.seek(0, 2)  # to look a name up costs more than this
-        return reader
-
-    def _close_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-            self._reader_end = 0
-
-
-def absolute(folder: str) -> str:
-    """`place` of the files of a folder."""
-    return folder if folder.startswith("/") else os.getcwd().rstrip("/") + "/" + folder
-
-
-def file_system(folder: str) -> str:
-    """The name of MicroPython's class; "" on CPython."""
-    best = name = ""
-    if MICROPYTHON:
-        import vfs  # type: ignore[import-not-found]
-
-        path = absolute(folder)
-        for system, place in vfs.mount():
-            place = place.rstrip("/") + "/"
-            if (path + "/").startswith(place) and len(place) > len(best):
-                best = place
-                name = type(system).__name__
-    return name
-
-
-if not MICROPYTHON:
-    from ordack.node.cpython import append as _write
-    from ordack.node.cpython import sync as _sync
-    from ordack.node.cpython import sync_folder as _sync_folder
-
-else:  # flush() is fsync(), or the sync of the board's file system
-
-    def _sync(file: "FileIO") -> None:
-        file.flush()
-
-    def _write(file: "Any", data: "Buffer", size: int) -> int:
-        return int(file.write(data, size))  # without a view of the part
-
-    def _sync_folder(folder: str) -> None:
-        try:
-            entries = open(folder, "rb")  # noqa: SIM115
-        except OSError:
-            return  # LittleFS and FAT: a folder is no file there, and each call that changes it is durable by itself
-        try:
-            entries.flush()
-        finally:
-            entries.close()
 
 
 class Stored:
@@ -472,10 +244,10 @@ class Log:
 
     segment_size: bytes after which a new file is begun. capacity: bytes that all files may have together; `bound`: and
     for which there is room, as it was seen last. write_bytes: of `out`, which goes to the file when it is full. `guid`:
-    16 bytes, whose log it is. Methods that write raise OutboxWriteFailed.
+    16 bytes, whose log it is. owner: the outbox, which begins segments. Methods that write raise OutboxWriteFailed.
     """
 
-    def __init__(self, files: Files, segment_size: int, capacity: int, write_bytes: int, owner: "Owner") -> None:
+    def __init__(self, files: Files, segment_size: int, capacity: int, write_bytes: int, owner: "Any") -> None:
         self.files = files
         self.segment_size = segment_size
         self.capacity = self.bound = capacity
@@ -656,20 +428,12 @@ class Log:
         handle.size = size
         return offset
 
-    def copy_message(self, handle: Stored, numbers: "array[int] | None" = None, at: int = 0) -> int:
-        """Log a message again, from its place in the log: its offset in the current segment.
-
-        numbers: the counters after it, if it gets another number; its packet has that at byte `at`.
-        """
+    def copy_message(self, handle: Stored) -> int:
+        """Log a message again, from its place in the log: its offset in the current segment."""
         packet = self.load(handle)
         index, flags, _, *counters = struct.unpack_from("<HHIIIII", self.piece, RECORD_BYTES)
-        if numbers is None:
-            numbers = array("I", counters)
-        else:
-            number = numbers[2] - 1
-            struct.pack_into("<IIII", packet, at, numbers[0], numbers[1], number, number - 1)
         kind = COPY if handle.source is None else ARRIVAL_COPY
-        offset = self.put_message(kind, handle, index, flags, numbers, packet)
+        offset = self.put_message(kind, handle, index, flags, array("I", counters), packet)
         self.is_torn = False
         return offset
 

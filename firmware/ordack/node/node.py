@@ -20,6 +20,7 @@ from ordack.node import log, outbox
 from ordack.node.backlog import Backlog
 from ordack.node.clock import Clock, unix_time
 from ordack.node.commits import Commits
+from ordack.node.files import absolute
 from ordack.node.link import TICK_MS
 from ordack.node.message import Message, Packets
 from ordack.node.notices import Notices
@@ -169,7 +170,7 @@ class Node:
         _check(connect, listen, name, accept, guid, inbox_quota or (0, 0), *numbers)
         self.accept = accept.upper()
         self.heap, free = _collect_often()  # bytes
-        _take_over(files.place if files else log.absolute(folder))  # before anybody looks at what is there
+        _take_over(files.place if files else absolute(folder))  # before anybody looks at what is there
         files = files or log.Files(folder)
         capacity = min(capacity, files.bytes_max or capacity)
         hold = hold or min(_places(free), _HOLD_MAX)

@@ -18,7 +18,7 @@ import struct
 from binascii import crc32
 
 from mqqb import const, core
-from ordack.node import log
+from ordack.node import files, log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _ERASE = const(6)
 _ENOSPC = const(28)
 
 
-class RawFlash(log.Files):
+class RawFlash(files.Files):
     """Segments on a block device with the extended interface: readblocks and writeblocks with an offset, and an ioctl
     that erases, as esp32.Partition and rp2.Flash have.
 
@@ -161,7 +161,7 @@ class RawFlash(log.Files):
         magic, index, blocks, sequence, number, crc = struct.unpack(_HEADER, head)
         if magic == _MAGIC and crc == crc32(head[: _HEADER_BYTES - 4]):
             if blocks != self._blocks:
-                raise log.OutboxError(
+                raise files.OutboxError(
                     "this flash was divided into {} blocks when its log began, now into {}: give RawFlash the same "
                     "part of it as before".format(blocks, self._blocks)
                 )
@@ -182,7 +182,7 @@ class RawFlash(log.Files):
         self._sequence = self._next = 1
 
     def _refuse(self, place: int) -> None:
-        raise log.OutboxError(
+        raise files.OutboxError(
             "block {} of this flash is neither blank nor part of a log: it may hold a file system. If nothing on it is "
             "needed, call ioctl(6, n) of the device for each n from 0 to {}, which erases it".format(
                 place, self._blocks - 1
@@ -215,7 +215,7 @@ class RawFlash(log.Files):
         self._sequence += 1
         self._wipe(place)
         if self._device.ioctl(_ERASE, place) or not self._is_blank(place, 0):
-            raise OSError(log.EIO)
+            raise OSError(files.EIO)
         try:
             self._program(place, 0, head, 0, _HEADER_BYTES)
         except OSError:
@@ -249,13 +249,13 @@ class RawFlash(log.Files):
             self._read(place, offset - start, page)
             core.copy(page, start, data, begin, begin + count)
             if self._device.writeblocks(place, page, offset - start):
-                raise OSError(log.EIO)
+                raise OSError(files.EIO)
             self._read(place, offset - start, self._check)
             if self._check != page:
-                raise OSError(log.EIO)
+                raise OSError(files.EIO)
             offset += count
             begin += count
 
     def _read(self, place: int, offset: int, buffer: "Buffer") -> None:
         if self._device.readblocks(place, buffer, offset):
-            raise OSError(log.EIO)
+            raise OSError(files.EIO)
