@@ -296,28 +296,6 @@ def test_no_segment_holds_the_store_for_50_ms(store: Path, to: Path, monkeypatch
     assert max(made) >= min(1500, 0.03 / us * 1e6)  # nor are they smaller than that asks for
 
 
-def test_an_export_ends_although_messages_go_on_arriving(store: Path, to: Path) -> None:
-    fill(store, 10)
-    made = 0
-    with Client(store) as client, Exporter(client, ["line1"], to, rows=4) as exporter:
-        for segment in exporter.run():
-            made += segment.messages
-            fill(store, 10, 1000 * segment.serial)
-    assert made == 10
-
-
-def test_a_queue_made_again_goes_on_where_the_one_before_ended(store: Path, to: Path) -> None:
-    fill(store, 1)
-    run_export(store, to)
-    with Client(store) as client:
-        client.delete_queue("line1")
-        client.create_queue("Line1", transactional=True)
-    fill(store, 1, 2)
-    (made,) = run_export(store, to)
-    assert (made.queue, made.serial) == ("line1", 2)
-    assert exported_ids(to) == [1, 2]
-
-
 def test_one_exporter_at_a_time_works_on_a_queue(store: Path, to: Path, tmp_path: Path) -> None:
     ids = fill(store, 4)
     fill(store, 2, 100, "plain")
@@ -381,18 +359,6 @@ def test_follow_waits_for_more_but_not_for_a_full_segment(store: Path, to: Path)
         stopped.append(True)
         assert list(running) == []
     assert queued_ids(store) == [5]
-
-
-def test_a_stop_while_following_waits_for_one_segment_only(store: Path, to: Path) -> None:
-    stopped: list[bool] = []
-    for queue in ("line1", "plain"):
-        fill(store, 2, queue=queue)
-    with Client(store) as client, Exporter(client, ["line1", "plain"], to, rows=2) as exporter:
-        running = exporter.follow(lambda: bool(stopped))
-        next(running)
-        stopped.append(True)
-        assert list(running) == []
-    assert len(queued_ids(store, "plain")) == 2
 
 
 def test_follow_ends_in_words_when_its_queue_is_deleted(store: Path, to: Path) -> None:

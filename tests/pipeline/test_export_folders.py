@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -44,38 +43,6 @@ def test_a_recorded_segment_of_a_deleted_queue_becomes_visible(store: Path, to: 
         client.delete_queue("line1")
     assert [(made.queue, made.recovered) for made in run_export(store, to, "plain")] == [("line1", True)]
     assert exported_ids(to) == ids
-
-
-def test_file_systems_that_lack_links_or_cannot_sync_folders_will_do(
-    store: Path, to: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As those of Hadoop and of cloud stores, when they are mounted."""
-    ids = fill(store, 2)
-    real = os.fsync
-
-    def unknown(*arguments: Any, **_: Any) -> None:
-        if len(arguments) == 1 and not os.path.isdir(arguments[0]):  # noqa: PTH112
-            return real(arguments[0])
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    monkeypatch.setattr(os, "link", unknown)
-    with Client(store) as client:
-        monkeypatch.setattr(os, "fsync", unknown)
-        with Exporter(client, ["line1"], to) as exporter:
-            assert len(list(exporter.run())) == 1
-        monkeypatch.setattr(os, "fsync", real)
-    assert exported_ids(to) == ids
-    assert not [path for path in to.iterdir() if path.name.startswith(".")]
-
-
-def test_old_segments_may_be_deleted(store: Path, to: Path) -> None:
-    for number in (1, 2, 3):
-        fill(store, 1, number)
-        run_export(store, to)
-        for segment in segments(to)[:-1] if number < 3 else segments(to):
-            segment.path.unlink()
-    fill(store, 1, 4)
-    assert [made.serial for made in run_export(store, to)] == [4]
 
 
 def test_exporters_that_make_the_folder_at_the_same_time_agree(store: Path, to: Path) -> None:
@@ -303,16 +270,6 @@ def test_a_folder_that_is_moved_during_the_export_gets_nothing_more(store: Path,
             next(running)
     assert list(to.iterdir()) == []
     assert queued_ids(store) == ids[2:]
-
-
-def test_a_restored_store_does_not_go_on_in_the_folder(store: Path, to: Path, tmp_path: Path) -> None:
-    ids = fill(store, 3)
-    backup = tmp_path / "backup"
-    shutil.copytree(store, backup)
-    run_export(store, to, rows=2)
-    _refused(backup, to, "has segment 2 of the queue line1, and this store knows of none: the store was restored")
-    assert exported_ids(to) == ids
-    assert [made.messages for made in run_export(backup, tmp_path / "new")] == [3]
 
 
 def test_the_folder_of_another_queue_manager_or_of_nobody_is_refused(store: Path, to: Path, tmp_path: Path) -> None:

@@ -224,59 +224,6 @@ def test_each_step_is_durable_before_the_next(store: Path, to: Path, monkeypatch
     ]
 
 
-@pytest.mark.parametrize("state", ["recorded", "written", "renamed"])
-def test_killed_at_every_instant_of_taking_up_what_a_killed_one_left(memory: Path, state: str) -> None:
-    """recorded: the transaction is durable, the file hidden; written: it is not; renamed: only the record lags."""
-    store, to = make_store(memory / "store"), memory / "segments"
-    ids = fill(store, 30)
-    run_export(store, to, rows=20)
-    more = fill(store, 12, 31)
-
-    def die() -> None:
-        with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
-
-            def kill(*_: Any, **__: Any) -> None:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-            if state == "written":
-                client.store.messages.received = kill  # type: ignore[method-assign, assignment]
-            elif state == "recorded":
-                Folder.rename = kill  # type: ignore[method-assign]
-            else:
-                save = client.store.exports.save
-                client.store.exports.save = (  # type: ignore[method-assign]
-                    lambda export: save(export) if export.pending else kill()
-                )
-            list(exporter.run())
-
-    assert _killed(die)
-    assert len(segments(to)) == (3 if state == "renamed" else 2)
-    fatal = 1
-    while True:
-        place = memory / f"at{fatal}"
-        shutil.copytree(store, place / "store")
-        shutil.copytree(to, place / "segments")
-
-        def again(place: Path = place, fatal: int = fatal) -> None:
-            with Client(place / "store") as client:
-                _Instants(fatal).arm(client.store)
-                with Exporter(client, ["line1"], place / "segments"):
-                    pass
-
-        killed = _killed(again)
-        with Client(place / "store") as client, Exporter(client, ["line1"], place / "segments"):
-            pass
-        visible = exported_ids(place / "segments")
-        assert visible + queued_ids(place / "store") == ids + more
-        assert len(visible) == (30 if state == "written" else 42)
-        assert not [path for path in (place / "segments").iterdir() if path.name.startswith(".")]
-        shutil.rmtree(place)
-        if not killed:
-            break
-        fatal += 1
-    assert fatal > 10
-
-
 class ExportMachine(RuleBasedStateMachine):
     """A queue whose messages are exported, received, put back, purged and expire, against a list in memory."""
 

@@ -31,24 +31,6 @@ from tests.pipeline.lake import DAY, both, decoding, job, load, numbers, read, r
 from tests.support.segment_files import BEGIN, SOURCE, key, make_folder, row, write, write_rows
 
 
-@both
-def test_each_run_adds_what_is_new_and_nothing_else(folder: Path, table: Path, table_format: str) -> None:
-    write(folder, 1, 1, 3)
-    write(folder, 1, 10, 10, "other")
-    what = job(folder, table, table_format, segments_max=1)
-    done = load(what).run(False)
-    assert (done.batches, done.rows, done.segments, done.malformed) == (2, 4, 2, None)
-    assert load(what).run(False).rows == 0
-    write(folder, 2, 4, 5)
-    write(folder, 1, 20, 20, "late")
-    assert load(job(folder, table)).run(False).rows == 3, "the table's format is found"
-    assert numbers(table, table_format) == [1, 2, 3, 4, 5, 10, 20]
-    assert set(read(table, table_format)["queue_manager"].to_pylist()) == {SOURCE}
-    figures = done.arrived_to_table.figures()
-    assert figures is not None
-    assert figures.p50 > 0
-
-
 def test_a_queue_without_segments_is_told_with_those_that_have_some(folder: Path, table: Path) -> None:
     assert [*job(folder, table, queue="lime1").folders.passed_over()] == []
     write(folder, 1, 1, 1)
@@ -130,23 +112,6 @@ def test_ingests_that_make_the_table_at_the_same_time_share_it(folder: Path, tab
         taken = pool.map(lambda _: load(job(folder, table, table_format)).run(False).rows, range(4))
     assert sorted(taken) == [0, 0, 0, 1]
     assert numbers(table, table_format) == [1]
-
-
-@both
-def test_ingests_of_different_queues_and_folders_share_a_table(
-    folder: Path, table: Path, tmp_path: Path, table_format: str
-) -> None:
-    other = make_folder(tmp_path / "other", "folder-2", "22222222-2222-2222-2222-222222222222")
-    write(folder, 1, 1, 1)
-    write(folder, 1, 2, 2, "second")
-    write(other, 1, 1, 1)
-    jobs = [job(folder, table, table_format, queue="line1"), job(folder, table, table_format, queue="second"),
-            job(other, table, table_format)]  # fmt: skip
-    loads = [load(one) for one in jobs]  # all have looked at the table before the first one commits
-    assert [one.run(False).rows for one in loads] == [1, 1, 1]
-    found = read(table, table_format)
-    assert sorted(zip(found["queue_manager"].to_pylist(), found["queue"].to_pylist())) == [
-        (SOURCE, "line1"), (SOURCE, "second"), ("22222222-2222-2222-2222-222222222222", "line1")]  # fmt: skip
 
 
 def test_one_ingest_takes_many_folders_also_those_that_appear_later(folder: Path, table: Path, tmp_path: Path) -> None:

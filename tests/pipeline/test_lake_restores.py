@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,91 +11,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 from ordack.client import Client
 from ordack.pipeline.iceberg import _catalog
-from ordack.pipeline.ingest import Job
 from ordack.pipeline.lake import IngestError, IngestUnusable
 from ordack.pipeline.prune import serials
 
 from tests.pipeline.lake import both, job, load, numbers, read_by_polars
 from tests.support.command import ordack
 from tests.support.segment_files import key, make_folder, row, write, write_rows
-
-
-def test_what_a_table_of_delta_has_lost_when_it_was_restored_comes_again(folder: Path, table: Path) -> None:
-    write(folder, 1, 1, 2)
-    what = job(folder, table)
-    load(what).run(False)
-    version = DeltaTable(table).version()
-    for serial in (2, 3):
-        write(folder, serial, 2 * serial, 2 * serial)
-        load(what).run(False)
-    write(folder, 1, 10, 10, "later")
-    load(what).run(False)
-    DeltaTable(table).restore(version)
-    assert numbers(table) == [1, 2]
-    assert {place.queue: serial for place, serial in serials(str(table)).items()} == {"line1": 1}, "as `prune` asks"
-    assert load(what).run(False).rows == 3
-    assert load(what).run(False).rows == 0
-    assert numbers(table) == [1, 2, 4, 6, 10]
-    opened = DeltaTable(table)
-    opened.delete("lookup_id = 1")
-    opened.restore(opened.version() - 1)  # of which no ingest has changed anything
-    assert load(what).run(False).rows == 0
-    DeltaTable(table).restore(0)  # before the first batch
-    opened = DeltaTable(table)
-    opened.alter.set_table_properties({"delta.logRetentionDuration": "interval 30 days"})
-    opened.restore(opened.version() - 1)  # to what was restored, and has not been gone on with
-    assert load(what).run(False).rows == 5
-    assert numbers(table) == [1, 2, 4, 6, 10]
-    begun = DeltaTable(table).history()[-1]["timestamp"]
-    DeltaTable(table).restore(datetime.datetime.fromtimestamp(begun / 1000 + 0.001, datetime.UTC))
-    with pytest.raises(IngestUnusable, match="restored to the state of a time: restore it once more, to a version"):
-        load(what).run(False)
-
-
-def reached(table: Path) -> dict[str, int]:
-    """The serial of the last segment of each queue that is in a table."""
-    return {place.queue: serial for place, serial in serials(str(table)).items()}
-
-
-def loaded_in_turns(folder: Path, what: Job, state: Callable[[], Any]) -> Any:
-    """Two queues are loaded, then more of both and of a third one. The table's state behind the first load."""
-    write(folder, 1, 1, 2)
-    write(folder, 1, 10, 10, "other")
-    load(what).run(False)
-    found = state()
-    write(folder, 2, 3, 3)
-    for serial in (2, 3):
-        write(folder, serial, 9 + serial, 9 + serial, "other")
-        load(what).run(False)
-    write(folder, 1, 20, 20, "late")
-    load(what).run(False)
-    return found
-
-
-@pytest.mark.parametrize("between", ["an ingest of one queue", "others"])
-def test_after_a_restore_of_delta_each_queue_goes_on_however_many_commits_later(
-    folder: Path, table: Path, between: str
-) -> None:
-    def others_commit() -> None:
-        opened = DeltaTable(table)
-        for number in range(101):
-            opened.alter.set_table_properties({"delta.logRetentionDuration": f"interval {30 + number} days"})
-
-    what = job(folder, table)
-    version = loaded_in_turns(folder, what, lambda: DeltaTable(table).version())
-    DeltaTable(table).restore(version)
-    assert reached(table) == {"line1": 1, "other": 1}
-    if between == "an ingest of one queue":
-        assert load(job(folder, table, queue="line1")).run(False).rows == 1
-        others_commit()
-        assert reached(table) == {"line1": 2, "other": 1}
-    else:
-        others_commit()
-        assert reached(table) == {"line1": 1, "other": 1}
-    load(what).run(False)
-    assert reached(table) == {"line1": 2, "other": 3, "late": 1}
-    assert load(what).run(False).rows == 0
-    assert numbers(table) == [1, 2, 3, 10, 11, 12, 20]
 
 
 @pytest.mark.parametrize("moment", ["create_write_transaction", "update_incremental"])
@@ -156,52 +76,30 @@ def test_a_restored_table_of_delta_whose_log_is_gone_is_refused(folder: Path, ta
         load(what).run(False)
 
 
-def test_what_a_table_of_iceberg_has_lost_when_it_was_rolled_back_comes_again(folder: Path, table: Path) -> None:
-    what = job(folder, table, "iceberg")
-    snapshots = []
-    for serial in (1, 2, 3):
-        write(folder, serial, serial, serial)
-        assert load(what).run(False).rows == 1
-        catalog, name = _catalog(str(table))
-        snapshots.append(catalog.load_table(name).metadata.current_snapshot_id)
-    for place in (1, 0):  # and further back, before an ingest has gone on
-        catalog.load_table(name).manage_snapshots().rollback_to_snapshot(snapshots[place]).commit()
-        assert numbers(table, "iceberg") == list(range(1, place + 2))
-        assert list(serials(str(table)).values()) == [place + 1], "as `prune` asks"
-    for _ in range(2):
-        assert load(what).run(False).rows == 2
-        assert load(what).run(False).rows == 0
-        assert numbers(table, "iceberg") == [1, 2, 3]
-        again = catalog.load_table(name)
-        again.manage_snapshots().rollback_to_snapshot(snapshots[0]).commit()
-
-
-@pytest.mark.parametrize("expired", [False, True])
-@pytest.mark.parametrize("between", ["an ingest of one queue", "a delete by others"])
-def test_after_a_rollback_of_iceberg_each_queue_goes_on_whoever_commits_first(
-    folder: Path, table: Path, between: str, expired: bool
-) -> None:
-    what = job(folder, table, "iceberg")
-    catalog, name = _catalog(str(table))
-    first = loaded_in_turns(folder, what, lambda: catalog.load_table(name).metadata.current_snapshot_id)
-    assert numbers(table, "iceberg") == [1, 2, 3, 10, 11, 12, 20]
-    opened = catalog.load_table(name)
-    opened.manage_snapshots().rollback_to_snapshot(first).commit()
-    assert reached(table) == {"line1": 1, "other": 1}
-    if between == "an ingest of one queue":
-        assert load(job(folder, table, "iceberg", queue="line1")).run(False).rows == 1
-        assert reached(table) == {"line1": 2, "other": 1}
-    else:
-        catalog.load_table(name).delete("lookup_id = 1")
-        assert reached(table) == {"line1": 1, "other": 1}
-    if expired:
-        opened = catalog.load_table(name)
-        opened.maintenance.expire_snapshots().older_than(datetime.datetime.now(datetime.UTC)).commit()
-        assert len(catalog.load_table(name).snapshots()) == 1
+def test_a_table_of_delta_that_was_restored_to_a_time_is_refused(folder: Path, table: Path) -> None:
+    write(folder, 1, 1, 1)
+    what = job(folder, table)
     load(what).run(False)
-    assert reached(table) == {"line1": 2, "other": 3, "late": 1}
-    assert load(what).run(False).rows == 0
-    assert numbers(table, "iceberg") == [1, 2, 3, 10, 11, 12, 20][between == "a delete by others" :]
+    begun = DeltaTable(table).history()[-1]["timestamp"]
+    DeltaTable(table).restore(datetime.datetime.fromtimestamp(begun / 1000 + 0.001, datetime.UTC))
+    with pytest.raises(IngestUnusable, match="restored to the state of a time: restore it once more, to a version"):
+        load(what).run(False)
+
+
+def test_a_table_of_iceberg_goes_on_after_a_rollback_though_snapshots_were_expired(folder: Path, table: Path) -> None:
+    what = job(folder, table, "iceberg", segments_max=1)
+    catalog, name = _catalog(str(table))
+    for serial in (1, 2):
+        write(folder, serial, serial, serial)
+        load(what).run(False)
+    opened = catalog.load_table(name)
+    opened.manage_snapshots().rollback_to_snapshot(opened.snapshots()[0].snapshot_id).commit()
+    catalog.load_table(name).delete("lookup_id = 1")
+    opened = catalog.load_table(name)
+    opened.maintenance.expire_snapshots().older_than(datetime.datetime.now(datetime.UTC)).commit()
+    assert len(catalog.load_table(name).snapshots()) == 1
+    assert load(what).run(False).rows == 1
+    assert numbers(table, "iceberg") == [2]
 
 
 def test_a_table_of_iceberg_that_cannot_tell_what_is_in_it_is_refused(folder: Path, table: Path) -> None:
