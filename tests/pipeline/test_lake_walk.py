@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from deltalake import DeltaTable
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ordack.pipeline.iceberg import _catalog
@@ -66,16 +66,17 @@ class Walk(RuleBasedStateMachine):
         version = opened.version() if self.table_format == "delta" else opened.metadata.current_snapshot_id
         self.versions.append((version, state))
 
-    @rule(queue=st.sampled_from(QUEUES), count=st.integers(1, 3))
     def export(self, queue: str, count: int) -> None:
         ids = list(range(self.sent + 1, self.sent + count + 1))
         self.sent += count
         self.segments[queue].append(ids)
         write(self.folder, len(self.segments[queue]), ids[0], ids[-1], queue)
 
-    @rule(which=st.integers(0, 3))
-    def ingest(self, which: int) -> None:
-        """3: a new one."""
+    @rule(which=st.integers(0, 3), exported=st.lists(st.tuples(st.sampled_from(QUEUES), st.integers(1, 3)), max_size=3))
+    def ingest(self, which: int, exported: list[tuple[str, int]]) -> None:
+        """Of new segments, and of those that are there. which: 3: a new ingest."""
+        for queue, count in exported:
+            self.export(queue, count)
         going = load(job(self.folder, self.table)) if which == 3 else self.running[which]
         rows, reached = set(self.state.rows), dict(self.state.reached)
         for queue in QUEUES[:1] if which == 2 else QUEUES:
@@ -125,5 +126,9 @@ class IcebergWalk(Walk):
 
 TestDeltaWalk, TestIcebergWalk = DeltaWalk.TestCase, IcebergWalk.TestCase
 TestDeltaWalk.settings = TestIcebergWalk.settings = settings(
-    max_examples=6, stateful_step_count=12, suppress_health_check=list(HealthCheck), deadline=None
+    max_examples=8,
+    stateful_step_count=10,
+    deadline=None,
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
 )

@@ -354,6 +354,7 @@ class Load:
         """Until everything that was there is in the table, or `stop()`. Raises IngestError, FolderError."""
         begun = time.monotonic()
         self.summary = Summary(table=self.job.table, malformed=0 if self.decoding.fields else None)
+        self.table.catch_up()  # it may have been restored since it was opened
         until = None if continuous else self.job.folders.last()
         while True:
             looked = time.monotonic()
