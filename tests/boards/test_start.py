@@ -33,16 +33,6 @@ print("kept", kept, "taken", taken, "damage", len(node.damage))
 import mps2
 mps2.power_off(0)
 """
-CUT_MAX = 33_000_000
-CUT_MAIN = f"""\
-from ordack.node import Node
-node = Node("/flash/outbox", capacity={CAPACITY})
-queue = node.queue("DIRECT=TCP:10.0.2.2\\\\private$\\\\line1")
-for number in range(100):
-    queue.put(b"%d" % number)
-import mps2
-mps2.power_off(0)
-"""
 AWAKE_MAX = 16_000_000
 ERASES_MAX = 32
 STARTS = 8
@@ -151,17 +141,6 @@ def test_a_start_with_a_flash_full_of_messages_that_nobody_has_received(
     assert (found, damage) == (stored, 0)
     assert stored > 4500
     assert taken < STORED_MAX
-
-
-@pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="make firmware builds the MicroPython of this test")
-def test_a_start_with_many_messages_in_memory(tmp_path: Path, mps2: Callable[..., Machine]) -> None:
-    """Each takes as long, however many there are: to sort what is in order already took 7 million instructions."""
-    assert mps2(CUT_MAIN, settings="heap=140").ended() == 0
-    mps2_flash(tmp_path / "flash").put({"main.py": MAIN.encode()})
-    found, damage, taken = started(mps2(None, "-icount", "shift=6", settings="heap=140"))
-    print(f"{found} messages: {taken} instructions")
-    assert (found, damage) == (100, 0)
-    assert taken < CUT_MAX
 
 
 @pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="make firmware builds the MicroPython of this test")

@@ -61,42 +61,6 @@ if "commands" in given:
 """
 
 
-CONNECTIONS = 20
-CONNECTION_MAX = 45 * 1024
-MEMORY = r"""
-import gc, json, socket
-from ordack.node.tls import TlsLink
-
-with open("given.json") as file:
-    given = json.load(file)
-link = TlsLink("127.0.0.1", given["port"], given["authority"], given["certificate"], given["key"], given["name"])
-
-def kept():
-    with open("/proc/self/smaps_rollup") as file:
-        return sum([int(line.split()[1]) for line in file if line.startswith("Private_Dirty:")]) * 1024
-
-def connect():
-    stream = socket.socket()
-    stream.connect(socket.getaddrinfo("127.0.0.1", given["port"])[0][-1])
-    return link._context.wrap_socket(stream, server_hostname=given["name"])
-
-touched = []
-try:
-    while True:
-        touched.append(bytearray(4096))
-except MemoryError:
-    touched = None
-before = kept()
-connections = [connect()]
-first = kept()
-gc.collect()
-heap = gc.mem_alloc()
-for _ in range(given["count"]):
-    connections.append(connect())
-print(first - before, (kept() - first) // given["count"], (gc.mem_alloc() - heap) // given["count"])
-"""
-
-
 def _paths(folder: Path, name: str, interpreter: str) -> dict[str, str]:
     der = interpreter == "micropython"
     return {
@@ -167,18 +131,6 @@ def test_a_board_that_is_killed_goes_on_over_tls_once_and_in_order(plant: Path, 
     assert len(_content(plant)) >= COUNT // 2
     assert board.run(ms=1000 * DEADLINE_S, **given) == "settled\n"
     assert _content(plant) == [b"%d" % number for number in range(COUNT)]
-    assert serve.stop()[0] == 0
-
-
-def test_what_a_connection_takes(plant: Path) -> None:
-    """Prints what the page of the API shows: of the first one with its handshake, and each of the others."""
-    board, serve = Board(plant / "board", "micropython"), Serve(plant / "store", listen=None)
-    (board.folder / "program.py").write_text(MEMORY)
-    paths = _paths(plant / "tls", "press-3", "micropython")
-    first, each, heap = map(int, board.run(port=serve.port, name="plant", count=CONNECTIONS, **paths).split())
-    print(f"first {first} bytes, each {each}, and {heap} of MicroPython's heap")
-    assert 20480 < each < CONNECTION_MAX, "the two buffers are in it"
-    assert heap < 2048
     assert serve.stop()[0] == 0
 
 
