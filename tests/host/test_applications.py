@@ -477,46 +477,19 @@ def test_the_socket_is_its_owners_and_a_long_name_of_the_folder_does_not_matter(
         serve.stop()
 
 
-def test_what_was_taken_without_serve_stays_in_hand_whichever_serve_starts_or_ends(store: Path) -> None:
-    with Client(store) as client, Client(store) as other:
-        client.send("line1", b"1")
-        client.send("line1", b"2")
-        first, second = Transaction(client), Transaction(client)
-        assert first.receive("line1").body == b"1"
-        assert second.receive("line1").body == b"2"
-
-        def is_hidden() -> bool:
-            return not list(other.queue("line1").peek()) and not other.queue("line1").begin_receive(1, 0)
-
-        serve = Serve(store)
-        assert is_hidden()
-        client.send("plain", b"now it has said so")
-        assert is_hidden()
-        first.send("plain", b"3")
-        first.commit()
-        serve.stop(signal.SIGKILL)
-        assert is_hidden()
-        serve = Serve(store)
-        assert is_hidden()
-        second.put_back()
-        assert [message.body for message in other.queue("line1").peek()] == [b"2"]
-        with other.queue("line1").receive(timeout=DEADLINE_S) as message:
-            assert message.body == b"2"
-        assert [message.body for message in client.queue("plain").peek()] == [b"now it has said so", b"3"]
-        serve.stop()
-
-
-def test_a_commit_that_serve_refuses_puts_back_what_was_taken_without_serve(store: Path) -> None:
+def test_a_receive_that_began_without_serve_is_back_when_serve_has_started_and_the_commit_says_so(store: Path) -> None:
     with Client(store) as client, Client(store) as other:
         client.send("line1", b"1")
         transaction = Transaction(client)
-        transaction.receive("line1")
-        transaction.send("nowhere", b"2")
+        assert transaction.receive("line1").body == b"1"
+        transaction.send("plain", b"2")
         serve = Serve(store)
-        with pytest.raises(NoSuchQueue):
+        assert not list(other.queue("line1").peek())
+        with pytest.raises(NotTaken, match="back in their queue"):
             transaction.commit()
         with other.queue("line1").receive(timeout=DEADLINE_S) as message:
             assert message.body == b"1"
+        assert list(client.queue("plain").peek()) == []
         serve.stop()
 
 

@@ -468,22 +468,13 @@ class Access:
             if self._place.direct and not self._place.store.is_served:
                 return self._place.direct
             try:
-                self._connection = self._connected()
+                self._connection = self._place.connect(self._application)
             except self._place.retried:
                 if time.monotonic() + pause > deadline:
                     raise
                 time.sleep(pause)
                 pause = min(2 * pause, PAUSES_S[1])
         return self._connection
-
-    def _connected(self) -> Connection:
-        made = self._place.connect(self._application)
-        if self._held:
-            try:
-                made.ask(service.frame(service.CLAIM, list(self._held)))
-            except Lost as lost:
-                raise self._place.unreachable("it does not answer" if lost.why else None) from None
-        return made
 
 
 class There:

@@ -44,13 +44,7 @@ class PutBack(NamedTuple):
     keys: tuple[int, ...]
 
 
-class Claim(NamedTuple):
-    """It has taken messages by itself, before there was a `serve`."""
-
-    keys: tuple[int, ...]
-
-
-Asked = Take | PutBack | Claim | Request | Emptying
+Asked = Take | PutBack | Request | Emptying
 Question = tuple[Application, Asked]
 
 
@@ -166,8 +160,6 @@ class Applications:
                 elif isinstance(question, Emptying):
                     removed, is_all = self._empty(outcomes, question)
                     done = _Done(application, service.frame(service.DONE, (removed, is_all)), removed=removed)
-                elif isinstance(question, Claim):
-                    done = _Done(application, service.frame(service.DONE), self._store.messages.adopt(question.keys))
                 elif isinstance(question, PutBack):
                     keys = application.held.intersection(question.keys)
                     self._store.messages.put_back(keys)

@@ -13,7 +13,6 @@ all messages, then their lookup ids, arrivals, doubts and aborts, as `store.mess
 | HELLO, VERSION, application | DONE, GUID of the queue manager |
 | TAKE, queue, limit, counted, poison_after, lookup id, correlation id, milliseconds to wait | DONE, messages |
 | COMMIT, number, keys taken, class, runs of letters, order or nothing | DONE, what became of them, and of the order |
-| CLAIM, keys of messages that it has in its hands itself | DONE |
 | PUT_BACK, keys | DONE |
 | EMPTY, queue, class, last lookup id, also mark | DONE, messages removed, and whether that was all: else ask again |
 | QUEUE, its name or identifier | DONE, what `store.queues.Queue` has |
@@ -46,7 +45,7 @@ from ordack.store.messages import Stored
 VERSION = 4
 SOCKET = "serve.sock"
 HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
-EMPTY, CLAIM = "empty", "claim"
+EMPTY = "empty"
 QUEUE, LOOK, STATE, DISCARDED = "queue", "look", "state", "discarded"
 DONE, FAILED = "done", "failed"
 LENGTH = struct.Struct("<I")
@@ -236,7 +235,6 @@ def _order(fields: object) -> Order | None:
 QUESTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     TAKE: (number, number, bool, _number_or_none, _number_or_none, _correlation, _wait),
     COMMIT: (number, _keys, number, _runs, _order),
-    CLAIM: (_keys,),
     PUT_BACK: (_keys,),
     EMPTY: (number, _emptying, number, bool),
     QUEUE: (_queue,),

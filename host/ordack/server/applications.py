@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ordack.api.reads import Here, Turn
 from ordack.api.remote import keep_alive
 from ordack.broker import service
-from ordack.broker.applications import Application, Claim, PutBack, Question, Take
+from ordack.broker.applications import Application, PutBack, Question, Take
 from ordack.broker.commits import AS_CONFIGURED, Commit, Current, Emptying, Request, Wanted
 from ordack.broker.manager import Manager
 from ordack.broker.serve_log import ERROR
@@ -355,14 +355,14 @@ class Connection(asyncio.Protocol):
             self._for_good = True
             self.transport.close()
             return
-        if self.listener and (kind in (service.EMPTY, service.CLAIM) or (kind == service.COMMIT and parts[-1])):
+        if self.listener and (kind == service.EMPTY or (kind == service.COMMIT and parts[-1])):
             raise service.Malformed(f"`{kind}` of an operator comes from another machine")
         self._has_asked = True
         if kind in _LOOKS:
             patience = parts[-1] / 1000 if kind == service.LOOK else 0.0
             self._door.reading.ask(self, lambda here: _LOOKS[kind](here, *parts), patience)
             return
-        asked: Take | Request | Emptying | Claim | PutBack
+        asked: Take | Request | Emptying | PutBack
         if kind == service.TAKE:
             wanted = Wanted(*parts[:-1])
             if wanted.poison_after == AS_CONFIGURED:
@@ -371,7 +371,7 @@ class Connection(asyncio.Protocol):
         elif kind == service.COMMIT:
             asked = Request(application.identifier, parts[0], Commit(*parts[1:]))
         else:
-            asked = {service.EMPTY: Emptying, service.CLAIM: Claim, service.PUT_BACK: PutBack}[kind](*parts)
+            asked = {service.EMPTY: Emptying, service.PUT_BACK: PutBack}[kind](*parts)
         self._door.ask((application, asked))
 
 

@@ -114,12 +114,6 @@ class ReceiveLocks:
             self._set(fcntl.F_WRLCK, new)
             self.mine.update(new)
 
-    def adopt(self, keys: Iterable[int]) -> set[int]:
-        """Have those of these, too, that somebody else has; which."""
-        found = (self.all() - self.mine).intersection(keys)
-        self.mine |= found
-        return found
-
     def let_go(self, keys: Iterable[int]) -> None:
         """Have these no more; what is not ours stays as it is."""
         old = sorted(self.mine.intersection(keys))

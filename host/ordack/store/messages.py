@@ -238,10 +238,6 @@ class Messages:
         condition, keys = among("lookup_id", lookup_ids)
         self._db.all("UPDATE messages SET aborts = aborts + 1 WHERE " + condition, keys)
 
-    def adopt(self, lookup_ids: Collection[int]) -> set[int]:
-        """Have those of these messages as ours, too, that somebody else has in his hands; he says that he has."""
-        return self._receive_locks.adopt(lookup_ids)
-
     def let_go(self, lookup_ids: Collection[int]) -> None:
         """They are not in our hands any more: removed, or not given to anybody after all."""
         self._receive_locks.let_go(lookup_ids)
