@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
 import struct
 import subprocess
@@ -25,11 +24,9 @@ from ordack.pipeline.folders import Folders
 from ordack.pipeline.ingest import Job
 from ordack.pipeline.prune import serials
 from ordack.pipeline.segments import SCHEMA
-from ordack.pipeline.spark import register
 from ordack.reconcile import compare as compare_module
 from ordack.reconcile.compare import Compared, collect, compare, read_rows
 from ordack.reconcile.result import KINDS, Result
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.pipeline.lake import load
@@ -37,7 +34,6 @@ from tests.support import capture_generator as bytes_of
 from tests.support.capture_files import pcap
 from tests.support.command import ENVIRONMENT, Serve, as_json, guid_of, ordack, outgoing_of
 from tests.support.conversation import OPENING, back, there
-from tests.support.s3 import S3
 from tests.support.segment_files import make_folder, row, write_rows
 from tests.support.watched import until
 
@@ -366,53 +362,3 @@ def test_what_serve_has_captured_export_and_ingest_have_loaded(spark: SparkSessi
     assert (found(result), result.verdict) == ({}, "reconciled")
     assert result.totals.pop("stored_meanwhile") > 0
     assert result.totals == {"captured": 20, "acknowledged": 20, "in_segments": 20, "in_table": 20}
-
-
-SERVER = """
-import sys
-from tests.support.s3 import server
-with server() as running:
-    print(running.url, flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def s3_beside(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    """An S3 server, which this process and Spark's tasks know: another process, for delta-rs does not let other threads
-    of its own answer it."""
-    program = [sys.executable, "-c", SERVER]
-    environment = spark.sparkContext.environment
-    with subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as process:  # fmt: skip
-        assert process.stdout
-        running = S3(process.stdout.readline().strip())
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-            monkeypatch.setitem(environment, name, value)
-        register(spark)
-        yield running
-        process.communicate("")
-    monkeypatch.undo()
-    register(spark)
-
-
-def test_what_is_in_buckets_is_read_and_reconciled_as_what_is_here(
-    spark: SparkSession, s3_beside: S3, world: World, tmp_path: Path
-) -> None:
-    lose_everywhere(world)
-    for file in tmp_path.rglob("*"):
-        if file.is_file():
-            s3_beside.put(str(file.relative_to(tmp_path)), file.read_bytes())
-    capture, segments = "s3a://plant/plant.pcap", "s3a://plant/segments"
-    read = spark.read.format("mqqb")
-    with pytest.raises(PySparkException) as problem:
-        read.load("s3a://plant/none.pcap").count()
-    assert "s3a://plant/none.pcap: it is not there" in str(problem.value)
-    assert s3_beside.environment["AWS_SECRET_ACCESS_KEY"] not in str(problem.value)
-    assert read.load(capture).where("packet = 'UserMessage'").count() == COUNT
-    result = collect(compare(spark, capture, Folders([segments]), "s3a://plant/table"), {})
-    assert found(result) == {"missing": [104]}
-    assert result.totals == {"captured": 10, "acknowledged": 10, "in_segments": 9, "in_table": 9, "stored_meanwhile": 9}
