@@ -7,7 +7,6 @@ import contextlib
 import os
 import random
 import socket
-import tty
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from mqqb import line
 from ordack.cli import status
 from ordack.config.config import parse_serial
 from ordack.config.names import BadName
-from ordack.node.uart import UartLink
 from ordack.server import serial, tcp
 
-from tests.host.serial_lines import Board, Place, Wire
+from tests.host.serial_lines import Board, Place
 from tests.host.sockets import until
 from tests.support.command import Serve, ordack, own_port
 
@@ -208,105 +206,6 @@ async def test_when_the_queue_manager_stops_the_board_hears_it(place: Place) -> 
         await until(lambda: place.manager.links and place.manager.links[0].is_open)
     await until(lambda: board.link.line.reason == "closed by the other end")
     await board.close()
-
-
-# ---- the board's link -----------------------------------------------------------------------------
-
-
-class Ends:
-    """A link and the other end of its wire, whose time passes as told."""
-
-    def __init__(self) -> None:
-        master, self.far = os.openpty()
-        tty.setraw(self.far)
-        os.set_blocking(self.far, False)
-        self.wire = Wire(master)
-        self.link = UartLink(self.wire)
-        self.host = line.Line(False, 1000)
-        self.buffer = memoryview(bytearray(4000))
-
-    def answer(self) -> bytes:
-        """The other end does what it does; payload that came."""
-        got = b""
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                room = self.host.room()
-                data = os.read(self.far, len(room))
-                room[: len(data)] = data
-                self.host.received(len(data))
-                while count := self.host.read(self.buffer, 0):
-                    got += bytes(self.buffer[: max(count, 0)])
-        while data := self.host.output(0):
-            os.write(self.far, data)
-            self.host.written(len(data))
-        return got
-
-    def open(self) -> None:
-        self.link.open()
-        assert not self.link.is_open()
-        self.answer()
-        assert self.link.is_open()
-
-
-@pytest.fixture
-def ends() -> Iterator[Ends]:
-    made = Ends()
-    yield made
-    made.wire.file.close()
-    os.close(made.far)
-
-
-def test_a_uart_that_takes_a_few_bytes_at_a_time_gets_whole_frames(ends: Ends) -> None:
-    ends.open()
-    ends.wire.most = 7
-    sent, got = 0, b""
-    while len(got) < 500:
-        sent += ends.link.write(memoryview(bytes(500))[sent:])
-        assert ends.link.wants_write or sent == 500
-        got += ends.answer()
-        ends.link.readinto(ends.buffer)
-    assert got == bytes(500)
-
-
-def test_nobody_answers_an_open_for_ten_seconds(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = [0]
-    monkeypatch.setattr("ordack.node.uart.ticks_ms", lambda: ticks[0])
-    ends.link.open()
-    ticks[0] = 10000
-    assert not ends.link.is_open()
-    ticks[0] = 10001
-    with pytest.raises(OSError, match="nobody answers on the line"):
-        ends.link.is_open()
-
-
-def test_a_uart_with_any_is_asked_for_no_more_than_it_has(ends: Ends) -> None:
-    class Uart:
-        def __init__(self, wire: Wire) -> None:
-            self.got = b""
-            self.wire = wire
-            self.write = wire.write
-
-        def any(self) -> int:
-            with contextlib.suppress(BlockingIOError):
-                self.got += os.read(self.wire.file.fileno(), 100)
-            return len(self.got)
-
-        def readinto(self, buffer: memoryview) -> int:
-            assert len(buffer) <= len(self.got), "it would wait"
-            buffer[:] = self.got[: len(buffer)]
-            self.got = self.got[len(buffer) :]
-            return len(buffer)
-
-    ends.link = UartLink(Uart(ends.wire))
-    ends.link.open()
-    ends.answer()
-    assert ends.link.is_open()
-    ends.host.write(b"x" * 80, 0)
-    ends.answer()
-    assert ends.link.readinto(ends.buffer) == 80
-
-
-# ---- MicroPython ----------------------------------------------------------------------------------
 
 
 # ---- the command line -----------------------------------------------------------------------------

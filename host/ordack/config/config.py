@@ -92,18 +92,6 @@ class Access:
     sources: frozenset[bytes] | None = None
     certificates: frozenset[str] | None = None
 
-    def shown(self, names: Mapping[str, str]) -> dict[str, list[str]]:
-        """As it stands in a file. names: what people call queue managers, by GUID in lower case."""
-        found = {}
-        if self.networks is not None:
-            found["allow-addresses"] = [*map(str, self.networks), *sorted(self.lines)]
-        if self.sources is not None:
-            texts = sorted(guids.guid_text(source) for source in self.sources)
-            found["allow-sources"] = [names.get(text[1:-1].lower(), text) for text in texts]
-        if self.certificates is not None:
-            found["allow-certificates"] = sorted(self.certificates)
-        return found
-
     def refusal(self, address: str, source: bytes, certificate: str = "") -> str:
         """Why this source may not write from this address, or over the serial line of this name; "" if it may.
         certificate: the name in the peer's, "" without TLS."""

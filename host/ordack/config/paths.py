@@ -208,23 +208,20 @@ def _error(path: RemotePath, said: str) -> RemoteError:
     code = re.search(r"AWS Error ([A-Z_]+(?: \(HTTP status \d+\))?)", said)
     name = code[1] if code else said.partition("\n")[0]
     server = _endpoint() or _AMAZON
+    kind = RemoteError
     if "NO_SUCH_BUCKET" in name:
         text = f"there is no bucket {path.bucket} at {server}: check its name, and AWS_ENDPOINT_URL"
     elif any(one in name for one in _KEY_CODES):
-        text = (
-            f"{server} refuses this key ({name}): AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have to be of one that "
-            "may do this there"
-        )
+        text = f"{server} refuses this key ({name}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to one that may"
     elif "Not a regular file" in name:
         text = "it is a folder: name a file in it"
     elif "NETWORK_CONNECTION" in name:
-        text = f"no server answers at {server}: start it, or name another in AWS_ENDPOINT_URL"
-        return RemoteBusy(str(path), text)
+        kind, text = RemoteBusy, f"no server answers at {server}: start it, or name another in AWS_ENDPOINT_URL"
     elif any(one in name for one in _BUSY_CODES):
-        return RemoteBusy(str(path), f"{server} has not done this in {_ATTEMPTS} tries ({name}): try again later")
+        kind, text = RemoteBusy, f"{server} has not done this in {_ATTEMPTS} tries ({name}): try again later"
     else:
         text = f"{server} does not do this ({name}): look whether AWS_REGION is that of the bucket, and ask who runs it"
-    return RemoteError(str(path), text)
+    return kind(str(path), text)
 
 
 class RemotePath:
@@ -385,12 +382,12 @@ def _status(found: Any) -> Status:
 
 class RemoteFile(io.RawIOBase):
     """An object in a bucket, as it is now: if it changes, it is not read on. size, in bytes; version: tells it from
-    what was or will be there under its name; fetched: bytes of it so far. Raises RemoteError."""
+    what was or will be there under its name. Raises RemoteError."""
 
     def __init__(self, path: RemotePath) -> None:
         self._path = path
         self._file, self.size, self.version = self._opened()
-        self.fetched = self._at = self._step = 0
+        self._at = self._step = 0
         self._held, self._begin = b"", 0
 
     def _opened(self) -> tuple[Any, int, str]:
@@ -411,13 +408,12 @@ class RemoteFile(io.RawIOBase):
         if len(data) != size:
             self.check()
             raise RemoteError(str(self._path), f"{len(data)} bytes came of {size} from byte {begin} on: try again")
-        self.fetched += size
         return data
 
     def check(self) -> None:
         """Raises RemoteError if it is another one than when it was opened: what was read may be of both."""
         if self._opened()[2] != self.version:
-            raise changed(str(self._path))
+            raise RemoteError(str(self._path), "it was replaced while it was read: begin again when it is final")
 
     def readable(self) -> bool:
         return True
@@ -446,8 +442,3 @@ class RemoteFile(io.RawIOBase):
         buffer[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)
-
-
-def changed(path: str) -> RemoteError:
-    """What to say of an object that is not the one that was found before."""
-    return RemoteError(path, "it was replaced while it was read: begin again when it is final")
