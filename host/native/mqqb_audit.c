@@ -1439,7 +1439,6 @@ static int is_sure(const sequence *s, uint32_t number)
 static void check_accepted_twice(mqqb_audit *a, const row *r, const sequence *s, uint32_t number,
                                  const mqqb_audit_slot *slot)
 {
-    const uint32_t receiver = get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER);
     uint32_t entry;
     uint64_t k;
     const mqqb_audit_slot *const other =
@@ -1456,8 +1455,7 @@ static void check_accepted_twice(mqqb_audit *a, const row *r, const sequence *s,
     first = slot->time < other->time ? slot : other;
     found =
         find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_ACCEPTED,
-             !is_sure(s, number) || !is_sure(others, (uint32_t)k) || a->sources[receiver].missed.time >= first->time ||
-                 a->pairs[s->pair ^ 1].missed.time >= first->time);
+             !is_sure(s, number) || !is_sure(others, (uint32_t)k) || a->pairs[s->pair ^ 1].missed.time >= first->time);
     found->number = number;
     found->a = slot->message_id;
     found->b = (uint32_t)k;
@@ -1523,7 +1521,7 @@ static int check_twice(mqqb_audit *a, const row *r, const sequence *s, const mqq
 
     for (k = 0; k < MQQB_AUDIT_FINALS; k++) {
         const mqqb_audit_final *const final = &s->finals[k];
-        if (final->number == second->number && is_inserted(final->message_class)) {
+        if (final->number == second->number) {
             if (final->id != second->id) {
                 removed_twice(a, r, s, final, second);
             }

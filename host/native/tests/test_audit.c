@@ -550,34 +550,6 @@ static void test_deadlines(void)
     CHECK_OUTCOMES(&a.flows[0], 0, 0, 2, 2, 3);
 }
 
-static void test_an_answer_after_the_deadline(void)
-{
-    start();
-    for (uint32_t number = 1; number <= 4; number++) {
-        (void)message(number, number - 1, WITH(.flags = number < 4 ? JN : 0, .ttbr = number == 3 ? 0 : 5));
-    }
-    (void)order_ack(4, USUAL);
-    now += 20 * SECOND;
-    for (uint32_t number = 1; number <= 4; number++) {
-        (void)final_ack(number, WITH(.class = number == 2 ? 0xC002 : 0x4000));
-    }
-    CHECK_FOUND("");
-    CHECK_OUTCOMES(&a.flows[0], 2, 0, 0, 0, 2);
-    CHECK_EQ(counts_of(0).unsettled, 0);
-}
-
-static void test_more_classes_than_have_a_place(void)
-{
-    start();
-    for (uint32_t number = 1; number <= MQQB_AUDIT_CLASSES + 2; number++) {
-        (void)message(number, number - 1, USUAL);
-        (void)final_ack(number, WITH(.class = 0x8000 + number));
-    }
-    CHECK_FOUND("");
-    CHECK_EQ(a.flows[0].class_rest, 2);
-    CHECK_EQ(a.flows[0].class_counts[MQQB_AUDIT_CLASSES - 1], 1);
-}
-
 static void test_the_receivers_rule(void)
 {
     static const struct {
@@ -662,92 +634,6 @@ static void test_what_is_folded_hides_no_others(void)
     }
 }
 
-/* So many that the index must tell apart ids of which one part or another is the same. */
-static void test_ids_that_share_a_part(void)
-{
-    start();
-    for (uint32_t k = 1; k <= 1500; k++) {
-        (void)message(1, 0, WITH(.source = 10 + k, .ordinal = 1, .stamp = FIRST, .id = k));
-        (void)message(1, 0, WITH(.source = 9, .ordinal = 1, .stamp = FIRST + k, .id = k));
-        (void)message(1, 0, WITH(.source = 8, .ordinal = k, .stamp = FIRST, .id = k));
-    }
-    for (uint32_t k = 1; k <= 1500; k++) {
-        (void)order_ack(1, WITH(.host = 10 + k, .ordinal = 1, .stamp = FIRST));
-    }
-    CHECK_FOUND("");
-    CHECK_EQ(a.flows_used, 1502);
-    CHECK_EQ(stray_count, 0);
-    for (uint32_t flow = 0; flow < a.flows_used; flow++) {
-        CHECK_EQ(counts_of_one(flow), a.flows[flow].key.source > 10);
-    }
-}
-
-static void test_old_sequences_are_folded(void)
-{
-    start();
-    for (uint32_t ordinal = 1; ordinal <= 200; ordinal++) {
-        (void)message(1, 0, WITH(.ordinal = ordinal));
-        (void)message(2, 1, WITH(.ordinal = ordinal, .flags = ordinal % 2 != 0 ? JN : 0));
-        (void)message(2, 1, WITH(.ordinal = ordinal));
-        if (ordinal % 3 == 0) {
-            (void)order_ack(2, WITH(.ordinal = ordinal));
-        }
-    }
-    (void)message(1, 0, WITH(.queue = SECOND_QUEUE, .ordinal = 1000)); /* its flow makes the index anew */
-    (void)order_ack(1, WITH(.ordinal = 1000));
-    (void)order_ack(2, WITH(.ordinal = 190)); /* has no slots any more */
-    (void)order_ack(1, WITH(.ordinal = 195));
-    CHECK_FOUND("");
-    CHECK_EQ(counts_of(1).order_acked, 1);
-    CHECK_EQ(a.flows[0].sequences, 200);
-    CHECK(a.flows[0].kept < 80);
-    CHECK(a.flows[0].folded.messages > 200);
-    CHECK_EQ(counts_of(0).messages, 400);
-    CHECK_EQ(counts_of(0).resends, 200);
-    CHECK_EQ(counts_of(0).order_acked, 132 + 2);
-    CHECK_EQ(counts_of(0).unsettled, 400 - 132 + 33 - 2);
-    CHECK(a.sequences_used < 100);
-}
-
-static void test_messages_without_a_slot(void)
-{
-    start();
-    for (uint32_t number = 1; number <= 3000; number++) {
-        (void)message(number, number - 1, WITH(.flags = number % 2 != 0 ? JN : 0));
-        if (number % 30 == 0) {
-            (void)order_ack(number, USUAL);
-            (void)session_ack(1, USUAL);
-        }
-    }
-    (void)message(5, 4, USUAL); /* has lost its slot: that is still a resend */
-    (void)final_ack(7, WITH(.class = 0xC001));
-    for (uint32_t number = 9; number < 3000; number += 2) {
-        (void)final_ack(number, USUAL);
-    }
-    (void)final_ack(10, USUAL);
-    CHECK_FOUND("");
-    CHECK_EQ(counts_of(0).messages, 3000);
-    CHECK_EQ(counts_of(0).resends, 1);
-    CHECK_EQ(counts_of(0).order_acked, 3000);
-    CHECK_EQ(counts_of(0).final_acked, 1 + 1496 + 1);
-    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_RECEIVED], 1496 + 1);
-    CHECK_EQ(a.flows[0].class_counts[0], 1);
-}
-
-static void test_final_acks_without_a_slot_or_a_place(void)
-{
-    start();
-    for (uint32_t number = 1; number <= 2000; number++) {
-        (void)message(number, number - 1, USUAL);
-        (void)session_ack(1, USUAL);
-    }
-    (void)final_ack(3, USUAL); /* no OrderAck yet: neither stored nor waiting */
-    (void)final_ack(3, WITH(.class = 0x8003));
-    CHECK_FOUND("");
-    CHECK_EQ(counts_of(0).final_acked, 2);
-    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_RECEIVED], 0);
-}
-
 static void test_slots_go_down_and_jump(void)
 {
     start();
@@ -762,19 +648,6 @@ static void test_slots_go_down_and_jump(void)
     CHECK_EQ(counts_of(0).messages, 3);
     CHECK_EQ(counts_of(0).resends, 3);
     CHECK_EQ(counts_of(0).order_acked, 1);
-}
-
-static void test_what_is_over_leaves_its_slot_soon(void)
-{
-    start();
-    for (uint32_t number = 1; number <= 1000; number++) {
-        (void)message(number, number - 1, USUAL);
-        (void)session_ack(1, USUAL);
-        (void)order_ack(number, USUAL);
-    }
-    CHECK_FOUND("");
-    CHECK(a.slots_used <= 3 * MQQB_AUDIT_BLOCK);
-    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_STORED], 1000);
 }
 
 static void test_what_is_asked_for_keeps_its_slot(void)
@@ -803,62 +676,6 @@ static void test_numbers_far_from_those_with_slots(void)
     (void)message(1 + MQQB_AUDIT_BLOCK * MQQB_AUDIT_BLOCKS, 0, WITH(.old = 1));
     (void)final_ack(1, USUAL);
     CHECK_FOUND("");
-}
-
-static void test_a_skip_without_a_slot(void)
-{
-    start();
-    (void)message(1, 0, USUAL);
-    for (uint32_t number = 3; number <= 2000; number++) {
-        (void)message(number, number - 1, USUAL);
-    }
-    (void)order_ack(50, USUAL);
-    CHECK_FOUND("S");
-    CHECK_EQ(found[0].packets, 1);
-    CHECK_EQ(found[0].b, 0);
-}
-
-static void test_late_final_acks_of_two_sequences(void)
-{
-    uint32_t waiting;
-
-    start();
-    for (uint32_t ordinal = 1; ordinal <= 90; ordinal++) { /* those that wait keep their slots for long */
-        (void)message(1, 0, WITH(.ordinal = ordinal, .flags = ordinal <= 80 ? JN : 0));
-        (void)order_ack(1, WITH(.ordinal = ordinal));
-    }
-    give();
-    waiting = a.flows[0].outcomes[MQQB_AUDIT_WAITING];
-    CHECK(waiting > 0);
-    (void)final_ack(1, WITH(.ordinal = 85)); /* has lost its slot, and was only stored */
-    (void)final_ack(1, WITH(.ordinal = 89));
-    give();
-    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_RECEIVED], 2);
-    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_WAITING], waiting);
-    CHECK_FOUND("");
-    CHECK_OUTCOMES(&a.flows[0], 2, 8, 80, 0, 0);
-}
-
-static void test_a_sequence_without_slots(void)
-{
-    start_two();
-    (void)message(1, 0, USUAL);
-    (void)message(4, 3, WITH(.connection = 1));
-    (void)plain(HOLE, 0, 0);
-    (void)message(8, 7, WITH(.old = 1));   /* relies on what may have been in the hole */
-    (void)message(12, 11, WITH(.old = 1)); /* and this on what was not there */
-    for (uint32_t number = 4; number <= 12; number += 4) {
-        (void)final_ack(number, WITH(.class = 0x8003));
-    }
-    (void)final_ack(1, WITH(.class = 0x8003));
-    for (uint32_t ordinal = 2; ordinal <= 8; ordinal++) {
-        (void)message(1, 0, WITH(.ordinal = ordinal, .old = 1));
-    }
-    (void)order_ack(8, USUAL);
-    (void)order_ack(12, USUAL);
-    CHECK_FOUND("s");
-    CHECK_EQ(found[0].number, 12);
-    CHECK_EQ(found[0].packets, 1);
 }
 
 static void test_a_new_index_without_what_is_folded(void)
@@ -892,6 +709,13 @@ static void test_connections_that_are_passed_over(void)
     CHECK_FOUND("");
     CHECK_EQ(a.flows_used, 1);
     CHECK_EQ(a.packets, 5);
+
+    start(); /* another protocol, whatever comes then */
+    (void)plain(FOREIGN, 0, 0);
+    (void)message(1, 0, USUAL);
+    CHECK_FOUND("");
+    CHECK_EQ(a.flows_used, 0);
+    CHECK_EQ(a.foreign, 1);
 }
 
 /* ---- numbers and MessageIDs ---------------------------------------------------------------------- */
@@ -936,36 +760,6 @@ static void test_renumbered(void)
     (void)message(1, 0,
                   WITH(.queue = SECOND_QUEUE, .ordinal = 2, .id = 500)); /* of another stream nothing is compared */
     CHECK_FOUND("");
-}
-
-static void test_a_message_accepted_under_two_numbers(void)
-{
-    uint32_t first, again, ack, other_ack;
-
-    start();
-    first = message(1, 0, WITH(.id = 500));
-    (void)order_ack(1, USUAL);
-    again = message(2, 1, WITH(.id = 500));
-    (void)message(3, 2, USUAL);
-    ack = order_ack(3, USUAL);
-    (void)order_ack(3, USUAL);
-    CHECK_FOUND("RD");
-    CHECK_EQ(found[1].detail, MQQB_AUDIT_TWO_ACCEPTED);
-    CHECK_EQ(found[1].unknown, 0);
-    CHECK_EQ(found[1].number, 2);
-    CHECK_EQ(found[1].a, 500);
-    CHECK_EQ(found[1].b, 1);
-    CHECK_SHOWN(1, first, again, ack);
-
-    start();
-    first = message(1, 0, WITH(.id = 500));
-    again = message(1, 0, WITH(.ordinal = 2, .id = 500)); /* under a new sequence */
-    other_ack = order_ack(1, WITH(.ordinal = 2));
-    (void)message(2, 1, WITH(.ordinal = 2)); /* of another MessageID */
-    (void)order_ack(2, WITH(.ordinal = 2));
-    ack = order_ack(1, USUAL); /* the acknowledgement of the first comes late */
-    CHECK_FOUND("RD");
-    CHECK_SHOWN(1, first, again, other_ack + 2, ack); /* the last one for the other */
 }
 
 static void test_a_renumbered_message_that_was_not_accepted_twice(void)
@@ -1515,6 +1309,14 @@ static void test_skipped(void)
         (void)final_ack(3, WITH(.class = 0x8003)); /* rejected: says nothing of the order */
         CHECK_FOUND("");
     }
+
+    start(); /* said once: what follows on it is accepted */
+    (void)message(1, 0, USUAL);
+    (void)message(3, 2, USUAL);
+    (void)message(4, 3, USUAL);
+    (void)order_ack(3, USUAL);
+    (void)order_ack(4, USUAL);
+    CHECK_FOUND("S");
 }
 
 static void test_out_of_order(void)
@@ -1695,42 +1497,6 @@ static void test_a_hole_makes_unsure(void)
     CHECK_FOUND("A");
 }
 
-static void test_holes_of_whom(void)
-{
-    setup(); /* nothing names the sender before the hole: it is whoever comes next in that direction */
-    (void)plain(BEGIN, 0, 0);
-    (void)plain(HOLE, 0, 0);
-    (void)message(1, 0, WITH(.old = 1));
-    (void)order_ack(2, USUAL);
-    CHECK_FOUND("a");
-
-    start();
-    pair_of[1] = 0;
-    (void)plain(BEGIN, 1, 0);
-    (void)message(1, 0, USUAL);
-    (void)plain(HOLE, 1, 0); /* of the same two hosts, nobody knows whose */
-    (void)order_ack(2, USUAL);
-    CHECK_FOUND("a");
-
-    start();
-    pair_of[1] = 2;
-    opened(1, 0, OTHER);
-    (void)message(1, 0, USUAL);
-    (void)plain(HOLE, 1, 0); /* another sender's */
-    (void)order_ack(2, USUAL);
-    CHECK_FOUND("A");
-
-    start();
-    (void)message(1, 0, WITH(.source = OTHER, .flags = 1));
-    (void)order_ack(1, WITH(.host = OTHER));
-    (void)plain(END, 0, 0);
-    opened(1, 0, SENDER);
-    (void)message(1, 0, WITH(.connection = 1, .ordinal = 5));
-    (void)plain(HOLE, 1, 0); /* of one that forwards: what it had forwarded may have come there, too */
-    (void)order_ack(2, WITH(.connection = 1, .host = OTHER));
-    CHECK_FOUND("a");
-}
-
 static void test_another_pair_of_hosts(void)
 {
     setup();
@@ -1754,6 +1520,20 @@ static void test_another_pair_of_hosts(void)
     (void)message(2, 1, WITH(.connection = 1));
     (void)order_ack(5, WITH(.connection = 1));
     CHECK_FOUND("A");
+
+    for (uint32_t k = 0; k < 3; k++) { /* a hole of the same sender's, to other hosts */
+        start();
+        pair_of[1] = 2;
+        opened(1, 0, SENDER);
+        (void)message(1, 0, USUAL);
+        (void)message(1, 0, WITH(.ordinal = 2));
+        (void)plain(HOLE, 1, 0);
+        if (k == 1) {
+            (void)message(2, 1, WITH(.ordinal = 2, .sent_time = START)); /* handed over before it */
+        }
+        (void)order_ack(5, WITH(.ordinal = k == 2 ? 7 : 2));
+        CHECK_FOUND("a");
+    }
 }
 
 static void test_an_interrupted_capture(void)
@@ -1912,22 +1692,6 @@ static void test_session_acks_beyond_receipt(void)
     }
 }
 
-static void test_counts_wrap(void)
-{
-    start();
-    for (uint32_t number = 1; number <= 70000; number++) {
-        (void)message(number, number - 1, WITH(.id = number));
-        if (number % 500 == 0) {
-            (void)session_ack(0, USUAL);
-            (void)session_ack(1, WITH(.base = number & 0xFFFF, .bits = 1));
-            (void)order_ack(number, USUAL);
-        }
-    }
-    (void)session_ack(1, WITH(.ack = 1));
-    CHECK_FOUND("A");
-    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_STORED], 70000);
-}
-
 /* ---- resends ------------------------------------------------------------------------------------- */
 
 static void test_resent_after_the_order_ack(void)
@@ -2019,6 +1783,21 @@ static void test_proofs_on_several_connections(void)
 
 static void test_resends_that_are_legal(void)
 {
+    start_two(); /* sent last on another connection */
+    (void)message(1, 0, USUAL);
+    (void)message(2, 1, WITH(.connection = 1));
+    (void)session_ack(1, WITH(.connection = 1, .base = 1, .bits = 1));
+    (void)order_ack(2, WITH(.connection = 1));
+    (void)session_ack(0, WITH(.connection = 1));
+    (void)message(1, 0, WITH(.connection = 1));
+    CHECK_FOUND("");
+
+    start(); /* how many SessionHeaders cannot be counted after a hole is said once */
+    (void)plain(HOLE, 0, 0);
+    (void)session_ack(0, USUAL);
+    (void)session_ack(0, USUAL);
+    CHECK_FOUND("c");
+
     for (uint32_t k = 0; k < 8; k++) {
         start_two();
         (void)message(1, 0, USUAL);
@@ -2070,21 +1849,6 @@ static void test_a_forwarder_resends(void)
     CHECK_FOUND("");
 }
 
-static void test_two_connections_and_their_session_acks(void)
-{
-    start(); /* the connection that carried it last is gone, with its session acknowledgements (B-157) */
-    (void)message(1, 0, USUAL);
-    (void)session_ack(1, WITH(.base = 1, .bits = 1));
-    (void)message(0, 0, WITH(.direction = 1));
-    (void)session_ack(0, USUAL);
-    opened(1, 0, SENDER);
-    (void)order_ack(1, WITH(.connection = 1));
-    (void)session_ack(0, WITH(.connection = 1));
-    opened(2, 0, SENDER);
-    (void)message(1, 0, WITH(.connection = 2));
-    CHECK_FOUND("");
-}
-
 static void test_a_session_ack_without_bits(void)
 {
     for (uint32_t k = 0; k < 3; k++) {
@@ -2102,69 +1866,6 @@ static void test_a_session_ack_without_bits(void)
         (void)message(1, 0, USUAL);
         CHECK_FOUND(k < 2 ? "T" : "");
     }
-}
-
-static void test_a_session_ack_in_a_message(void)
-{
-    start();
-    (void)message(1, 0, USUAL);
-    (void)order_ack(1, USUAL);
-    (void)message(0, 0, WITH(.direction = 1, .header = 1, .base = 1, .bits = 1)); /* both in one: shown together */
-    (void)session_ack(0, USUAL);
-    (void)message(1, 0, USUAL);
-    CHECK_FOUND("T");
-}
-
-static void test_resent_after_the_final_ack(void)
-{
-    uint32_t shown, final, proof, again;
-
-    start();
-    shown = message(1, 0, USUAL);
-    final = final_ack(1, WITH(.class = 0xC001));
-    proof = session_ack(0, USUAL);
-    again = message(1, 0, USUAL);
-    CHECK_FOUND("T");
-    CHECK_SHOWN(0, shown, final, proof, again);
-    CHECK_EQ(found[0].a, 0xC001);
-    CHECK_EQ(found[0].packet[1].time - found[0].packet[0].time, MS);
-
-    start();
-    (void)message(1, 0, USUAL);
-    (void)final_ack(1, USUAL);
-    (void)message(1, 0, USUAL); /* crossed */
-    CHECK_FOUND("");
-}
-
-static void test_many_order_acks_wait(void)
-{
-    start();
-    for (uint32_t number = 1; number <= 20; number++) {
-        (void)message(number, number - 1, USUAL);
-        (void)session_ack(1, WITH(.base = number, .bits = 1));
-        (void)order_ack(number, USUAL);
-        if (number == 12) {
-            (void)session_ack(0, USUAL);
-        }
-    }
-    (void)message(8, 7, USUAL);
-    (void)session_ack(0, USUAL);
-    CHECK_FOUND("T");
-
-    start(); /* those that wait for ever take no place from those of the next connection */
-    for (uint32_t number = 1; number <= 6; number++) {
-        (void)message(number, number - 1, USUAL);
-        (void)order_ack(number, USUAL);
-    }
-    opened(1, 0, SENDER);
-    for (uint32_t number = 7; number <= 10; number++) {
-        (void)message(number, number - 1, WITH(.connection = 1));
-        (void)session_ack(1, WITH(.connection = 1, .base = number - 6, .bits = 1));
-        (void)order_ack(number, WITH(.connection = 1));
-    }
-    (void)session_ack(0, WITH(.connection = 1, .ack = 0xFFFD)); /* for the first of these four */
-    (void)message(7, 6, WITH(.connection = 1));
-    CHECK_FOUND("T");
 }
 
 /* ---- delivered twice ----------------------------------------------------------------------------- */
@@ -2274,22 +1975,6 @@ static void test_order_acks_that_went_back(void)
 }
 
 /* ---- whose acknowledgement it is ----------------------------------------------------------------- */
-
-static void test_the_sender_at_the_other_end(void)
-{
-    setup();
-    opened(0, 0, SENDER);
-    opened(1, 1, OTHER);
-    for (uint32_t number = 1; number <= 5; number++) {
-        (void)message(number, number - 1, USUAL);
-    }
-    (void)message(1, 0, WITH(.connection = 1, .source = OTHER, .direction = 1));
-    (void)order_ack(5, USUAL);
-    (void)order_ack(1, WITH(.connection = 1, .direction = 1));
-    CHECK_FOUND("");
-    CHECK_EQ(counts_of(0).order_acked, 5);
-    CHECK_EQ(counts_of(1).order_acked, 1);
-}
 
 static void test_who_is_meant_is_not_certain(void)
 {
@@ -2401,12 +2086,15 @@ static void test_which_connections_are_referred_to(void)
     CHECK(!refers(7) && !refers(8) && !refers(9));
     a.sequences[0].shown.where = 2 * 7 + 1;
     a.sequences[0].reported_where = 2 * 7; /* where something was reported already */
-    CHECK(refers(7));
+    a.sequences[0].first_where = 2 * 9;
+    CHECK(refers(7) && refers(9));
     for (uint32_t k = 0; k < 10; k++) {
         numbers[k] = k == 2 ? UINT32_MAX : k - (k > 2);
     }
     mqqb_audit_renumber(&a, 10, numbers);
     CHECK_EQ(a.sequences[0].reported_where, 2 * 6);
+    CHECK_EQ(a.sequences[0].first_where, 2 * 8);
+    CHECK_EQ(a.sequences[0].where, 2 * 2);
     CHECK_EQ(a.sequences[0].ack_where, 2 * 4 + 1);
     CHECK_EQ(a.sequences[0].shown.where, 2 * 6 + 1);
     CHECK_EQ(a.sources[SENDER].newest[0], 7 + 1);
@@ -2450,26 +2138,15 @@ static void all(void)
     RUN("B-007 B-008 B-230", test_a_clean_stream);
     RUN("C-25 C-26 C-27 C-40", test_outcomes);
     RUN("C-11 C-12 C-13 C-14 C-20 C-22 C-23", test_deadlines);
-    RUN("C-23 C-34 C-35", test_an_answer_after_the_deadline);
-    RUN("C-26", test_more_classes_than_have_a_place);
     RUN("B-270", test_the_receivers_rule);
     RUN("mqqb_audit.h", test_tables_grow);
-    RUN("mqqb_audit.h", test_ids_that_share_a_part);
     RUN("mqqb_audit.h", test_what_is_folded_hides_no_others);
-    RUN("B-096", test_old_sequences_are_folded);
     RUN("B-116", test_what_is_asked_for_keeps_its_slot);
     RUN("mqqb_audit.h", test_numbers_far_from_those_with_slots);
-    RUN("B-270", test_a_skip_without_a_slot);
-    RUN("C-25", test_late_final_acks_of_two_sequences);
-    RUN("B-270", test_a_sequence_without_slots);
     RUN("mqqb_audit.h", test_a_new_index_without_what_is_folded);
-    RUN("mqqb_audit.h", test_messages_without_a_slot);
-    RUN("mqqb_audit.h", test_final_acks_without_a_slot_or_a_place);
     RUN("mqqb_audit.h", test_slots_go_down_and_jump);
-    RUN("mqqb_audit.h", test_what_is_over_leaves_its_slot_soon);
     RUN("mqqb_audit.h", test_connections_that_are_passed_over);
     RUN("A-08 B-309 B-317 B-318", test_renumbered);
-    RUN("A-08 B-271 B-309", test_a_message_accepted_under_two_numbers);
     RUN("B-115 B-262 B-270", test_a_renumbered_message_that_was_not_accepted_twice);
     RUN("B-115", test_a_rejection_that_comes_after_the_order_ack);
     RUN("A-08 B-115", test_whether_a_message_was_accepted_twice_is_not_known);
@@ -2491,27 +2168,20 @@ static void all(void)
     RUN("B-229", test_another_establish_connection_begins_other_counts);
     RUN("B-204 B-208", test_an_older_connection_does_not_say_who_opened_it);
     RUN("B-110", test_a_hole_makes_unsure);
-    RUN("B-110", test_holes_of_whom);
     RUN("B-110", test_another_pair_of_hosts);
     RUN("mqqb_audit.h", test_an_interrupted_capture);
     RUN("mqqb_audit.h", test_what_comes_late_withdraws);
     RUN("B-104 B-105 B-227", test_count_mismatch);
     RUN("OP-14", test_a_header_in_a_message);
     RUN("B-101 B-102 B-103 B-229", test_session_acks_beyond_receipt);
-    RUN("B-090", test_counts_wrap);
     RUN("B-235 B-236", test_resent_after_the_order_ack);
     RUN("B-236 B-244", test_proofs_on_several_connections);
     RUN("B-236", test_resends_that_are_legal);
     RUN("B-012", test_a_forwarder_resends);
-    RUN("B-157", test_two_connections_and_their_session_acks);
     RUN("B-224 B-236", test_a_session_ack_without_bits);
-    RUN("B-100 B-236", test_a_session_ack_in_a_message);
-    RUN("B-244", test_resent_after_the_final_ack);
-    RUN("B-236", test_many_order_acks_wait);
     RUN("B-116", test_two_final_acks);
     RUN("B-116", test_two_final_acks_without_a_slot);
     RUN("A-01 B-271", test_order_acks_that_went_back);
-    RUN("B-079 A-21", test_the_sender_at_the_other_end);
     RUN("B-079 A-21", test_who_is_meant_is_not_certain);
     RUN("wire.md 1.5", test_private_queues_of_two_hosts);
     RUN("B-079", test_an_id_that_several_queues_share);
@@ -2520,7 +2190,7 @@ static void all(void)
 int main(int argc, char **argv)
 {
     seed_random(argc, argv, 20261121);
-    for (spreading = 0; spreading < 25; spreading += 6) {
+    for (spreading = 0; spreading < 25; spreading++) {
         all();
     }
     RUN("mqqb_audit.h", test_which_connections_are_referred_to);
