@@ -1081,51 +1081,6 @@ def test_halves_are_rounded_down():
 # ---- transactional order --------------------------------------------------------------------------------------
 
 
-@rule("B-092", "B-317", "B-319")
-def test_a_number_is_in_the_packet_that_is_stored():
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(7))
-    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    headers = []
-    for key in range(1, 5):
-        entry = stream.number(packet, parse.transaction_offset(packet), key, key)
-        assert not entry.journal
-        header = parse.parse(packet).transaction
-        numbers = header.fields[core.TX_NUMBER], header.fields[core.TX_PREVIOUS]
-        headers.append((header.tx_sequence_id,) + numbers)
-        if key == 3:
-            stream.remove([entry])
-    assert headers == [(7 << 32 | 1, 1, 0), (7 << 32 | 1, 2, 1), (7 << 32 | 1, 3, 2), (7 << 32 | 1, 4, 2)]
-
-
-@rule("B-270", "B-271", "B-272", "B-275", "A-01")
-@parametrize(
-    ("sequence", "number", "previous", "accepted"),
-    [
-        (7, 6, 5, True),
-        (7, 5, 4, False),
-        (7, 7, 6, False),
-        (7, 8, 5, True),
-        (7, 8, 3, True),
-        (7, 3, 0, False),
-        (8, 1, 0, True),
-        (8, 4, 0, True),
-        (8, 2, 1, False),
-        (6, 9, 0, False),
-    ],
-)
-def test_the_acceptance_table(sequence, number, previous, accepted):
-    """Section 15.6, with (7, 5) as what was accepted last."""
-    incoming = IncomingStream()
-    assert incoming.accept(ends.transaction(7, 5, 0))
-    assert incoming.accept(ends.transaction(sequence, number, previous)) == accepted
-    record = incoming.record
-    if accepted:
-        expected = (sequence, number, 0)
-    else:
-        expected = (7, 5, 1)
-    assert (record[core.INCOMING_ORDINAL], record[core.INCOMING_NUMBER], record[core.INCOMING_REJECT_COUNT]) == expected
-
-
 @rule("B-058", "B-059", "B-060", "B-271", "B-272")
 def test_a_new_incoming_stream_takes_any_sequence_at_its_start():
     incoming = IncomingStream()
