@@ -26,7 +26,7 @@ from ordack.node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFai
 from ordack.node.link import TICK_MS, TcpLink
 
 from firmware.ports import modules
-from tests.node.destination import LINE, Destination, elsewhere, make, turns, until
+from tests.node.destination import LINE, Destination, elsewhere
 from tests.support.command import own_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,73 +180,6 @@ def test_nobody_answers_and_poll_does_not_wait(monkeypatch: pytest.MonkeyPatch) 
 # ---- a link of another kind ---------------------------------------------------------------------------
 
 
-class Thin:
-    """A link that takes and gives at most `most` bytes at a time, and sometimes none, over a socket."""
-
-    def __init__(self, port: int, most: int) -> None:
-        self.port = port
-        self.most = most
-        self.stream: Any = None
-        self.wants_write = False
-        self.opened = 0
-        self.calls = 0
-        self.broken = False
-
-    def open(self) -> None:
-        self.opened += 1
-        if self.opened == 1:
-            raise OSError("not yet")
-
-    def is_open(self) -> bool:
-        if self.stream is None:
-            self.stream = socket.create_connection(("127.0.0.1", self.port))
-            self.stream.setblocking(False)
-            return False
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:
-        self.calls += 1
-        if self.broken:
-            self.broken = False
-            raise OSError("cut")
-        if self.calls % 2:
-            return 0
-        try:
-            return int(self.stream.recv_into(buffer[: self.most]))
-        except BlockingIOError:
-            return 0
-
-    def write(self, data: memoryview) -> int:
-        self.wants_write = True
-        return 0 if self.calls % 3 == 0 else int(self.stream.send(data[: self.most]))
-
-    def close(self) -> None:
-        self.wants_write = False
-        if self.stream is not None:
-            self.stream.close()
-            self.stream = None
-
-
-@pytest.mark.parametrize("most", [1, 7, 1000])
-def test_any_link_will_do(most: int) -> None:
-    with elsewhere() as destination:
-        link = Thin(destination.port, most)
-        node = Node("", files=power.Disk(), connect=link, random=lambda: 0.99)
-        other = "DIRECT=OS:anywhere\\private$\\alarms"
-        first = node.queue(LINE).put(b"1" * 300)
-        second = node.queue(other).put(b"2" * 300)
-        assert node.queue(LINE).peer is node.queue(other).peer, "everything goes through it"
-        assert node.wait(lambda: first.is_settled() and second.is_settled(), LONG_MS)
-        link.broken = True
-        third = node.queue(LINE).put(b"3")
-        assert node.wait(third.is_settled, LONG_MS)
-        assert [body[:1] for body in destination.bodies] == [b"1", b"2", b"3"]
-        assert link.opened == 3
-        assert node.queue(LINE).peer.reason == "cut"
-        node.close_now()
-        assert link.stream is None
-
-
 # ---- sessions that others open ------------------------------------------------------------------------
 
 
@@ -304,60 +237,6 @@ def test_a_session_stays_open_for_a_receiver_and_comes_back() -> None:
 
 
 # ---- in tasks of asyncio ------------------------------------------------------------------------------
-
-
-def _ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ordack.node.node.TICK_MS", "ordack.node.peer.TICK_MS"):
-        monkeypatch.setattr(name, 60000)
-
-
-async def test_a_message_and_its_answer_wait_for_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    _ticks(monkeypatch)
-    destination = await Destination(order_ack_timeout=0).start()
-    node = make(destination, files=power.Disk())
-    queue = node.queue(LINE)
-    await turns()  # asleep for a minute
-    for k in range(20):
-        message = await queue.send(b"%d" % k)
-        assert await asyncio.wait_for(message.stored(), 30)
-    await node.close()
-    await destination.stop()
-
-
-async def test_it_does_nothing_while_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither idle, nor with a session on which an OrderAck is awaited; while nobody listens, not before the next
-    attempt to connect."""
-    _ticks(monkeypatch)
-    polls = [0]
-    poll = Node.work
-
-    def counted(node: Node) -> int:
-        polls[0] += 1
-        return poll(node)
-
-    monkeypatch.setattr(Node, "work", counted)
-
-    async def is_quiet() -> bool:
-        before = polls[0]
-        await turns()
-        return polls[0] == before
-
-    destination = await Destination(order_ack_timeout=1 << 30).start()
-    node = make(destination, files=power.Disk())
-    queue = node.queue(LINE)
-    await asyncio.sleep(0)
-    assert await is_quiet()
-    await queue.send(b"1")
-    await until(lambda: destination.bodies == [b"1"])
-    await until(lambda: poll(node) > 1000)  # acknowledged: nothing is due for a while
-    await turns()
-    assert await is_quiet()
-    await destination.stop()
-    await until(lambda: bool(node.peers.all[0].reason))
-    waits = [poll(node) for _ in range(10)]
-    assert min(waits) >= 1, "attempts to connect"
-    assert node.stats.connects == 1
-    await node.close()
 
 
 async def test_a_send_that_is_cancelled_is_accepted_all_the_same() -> None:
