@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from ordack.client import Client
-from ordack.pipeline.segments import segments
 from ordack.store import StoreError, StoreUnknown
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT
@@ -140,26 +139,3 @@ def test_the_command_says_that_it_is_not_known_and_exits_with_6(client: Client) 
     )
     assert done.returncode == 6, done.stderr
     assert re.search(r"message \d+ to line1 was sent, or not: .* not known whether .* before another", done.stderr)
-
-
-@pytest.mark.slow  # pyarrow is imported
-def test_an_export_of_which_nobody_knows_says_what_to_do(client: Client, tmp_path: Path) -> None:
-    store, to = client.store.folder, tmp_path / "to"
-    export = "export", "--store", str(store), "line1", "--to", str(to)
-    done = _on_a_disk_that_fails_after("store.messages.Messages.received", *export)
-    assert done.returncode == 6, done.stderr
-    assert re.search(
-        r"1 message of the queue line1 moved to the segment line1-0000000001-1-1.parquet, or did not: .*"
-        r"It is not known .*: export to .*/to again, and each is in one segment",
-        done.stderr,
-    )
-    assert segments(to) == []
-    done = subprocess.run(
-        [sys.executable, "-m", "ordack", *export],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert (done.returncode, len(segments(to)), _bodies(client)) == (0, 1, []), done.stderr

@@ -17,7 +17,7 @@ from ordack.store import StoreError
 
 from tests.host.applications import App, do
 from tests.support.command import Serve, serve_applications
-from tests.support.host_world import START, WALL, Host
+from tests.support.host_world import Host
 
 COUNT = 10 * outcome.CHUNK + 5
 
@@ -54,22 +54,6 @@ def test_others_have_their_turn_and_what_they_send_stays(host: Host, monkeypatch
     assert sum(removed) == COUNT
     assert max(removed) <= outcome.CHUNK
     assert host.content("big") == [b"new %d" % number for number in range(len(removed))]
-
-
-@pytest.mark.rule("B-340", "B-343")
-@pytest.mark.parametrize("marks", [True, False])
-def test_what_somebody_is_receiving_goes_when_he_puts_it_back_if_that_is_wanted(host: Host, marks: bool) -> None:
-    last = _fill(host, 5)
-    manager = host.manager
-    purger, receiver = App(manager), App(manager)
-    (taken,) = do(manager, receiver.wants("big", 2))
-    assert len(taken) == 2
-    assert do(manager, purger.empties("big", last, marks)) == [[3, False]]
-    assert do(manager, purger.empties("big", last, marks)) == [[2 if marks else 0, True]]
-    manager.applications.ended(receiver.application, for_good=True)
-    for second in range(3):
-        manager.poll(START + 1000 * second, WALL + second)
-    assert host.content("big") == ([] if marks else [b"0", b"1"])
 
 
 # ---- through the socket

@@ -22,10 +22,8 @@ from tests.support.foreign_peer import (
     FOR_EVER,
     GUIDS,
     LINE1,
-    MESSAGE,
     NOWHERE,
     NULL,
-    NUMBERS,
     ORDER_ACK,
     PLAIN,
     QUIET_S,
@@ -38,7 +36,6 @@ from tests.support.foreign_peer import (
     message,
     numbered,
     parameters,
-    properties,
     session_ack,
     session_header,
 )
@@ -430,27 +427,6 @@ def test_a_message_that_is_not_transactional_is_dropped_without_a_word(server: S
     assert server.received() == []
 
 
-@pytest.mark.rule("B-099", "B-264", "B-362", "B-440", "A-20", "A-21", "A-38")
-def test_acknowledgements_for_private_format_names_go_to_the_source_by_guid(server: Server) -> None:
-    with server.connect() as line:
-        source = next(GUIDS)  # of a peer behind this one
-        for address in (line.server, NULL):
-            line.send(message(source, server.line1_id, b"by number", Tx(100, 1, 1, 0), address=address))
-        line.send(message(source, 0x7FFFFFFF, b"to nowhere", Tx(200, 1, 1, 0), address=line.server))
-        acks = [line.until(kind) for kind in (FINAL_ACK, ORDER_ACK, ORDER_ACK)]
-        for ack in acks:
-            assert (ack.destination, ack.address, ack.size) == (4, source, 192)
-            assert ack.user_flags & ~0x20 == 0x00200C00
-        assert {ack.tx for ack in acks} == {Tx(100, 1, 1, 0), Tx(200, 1, 1, 0)}
-        # From now on it is a session of direct names, whose address is that of its peer, not of one behind it.
-        line.send(
-            message(line.guid, LINE1, b"by name", Tx(300, 1, 1, 0)), message(source, LINE1, b"too", Tx(400, 1, 1, 0))
-        )
-        where = {ack.tx: ack.destination for ack in (line.until(ORDER_ACK), line.until(ORDER_ACK))}
-        assert where == {Tx(300, 1, 1, 0): "TCP:127.0.0.1\\PRIVATE$\\order_queue$", Tx(400, 1, 1, 0): 4}
-    assert server.received() == [b"by number", b"by name", b"too"]
-
-
 # ---- the captured frames --------------------------------------------------------------------------
 
 FRAMES = [bytes.fromhex(frame["raw_hex"]) for frame in json.loads((ROOT / "tests/vectors.json").read_text())["frames"]]
@@ -486,78 +462,3 @@ def make(server: Server, name: str, *options: str) -> str:
     """A queue of the test's own; its direct format name."""
     ordack("queue", "create", "--store", server.store, name, *options)
     return f"OS:here\\private$\\{name}"
-
-
-@pytest.mark.rule("B-116", "B-338", "C-50")
-def test_a_receive_is_told_by_a_final_ack_to_those_who_asked(server: Server) -> None:
-    queue_name = make(server, "taken")
-    with server.connect() as line:
-        flags = [{}, {"user_flags": JN}, {"user_flags": JP}, {"transaction": Tx(100, 1, 4, 3).header(2)}]
-        ids = [next(NUMBERS) for _ in flags]
-        line.send(
-            *(
-                message(line.guid, queue_name, b"x", tx, message_id=identifier, **extra)
-                for tx, identifier, extra in zip(numbered(1, 4), ids, flags)
-            )
-        )
-        assert line.until(ORDER_ACK).tx == Tx(100, 1, 4, 3)
-        assert len(server.received("taken")) == 4
-        for tx, identifier in list(zip(numbered(1, 4), ids))[1:]:
-            ack = line.until(FINAL_ACK)
-            assert (ack.message_class, ack.user_flags, ack.flags) == (0x4000, 0x00201C20, 0)
-            assert ack.body == struct.pack("<IIII16sI", 1, 100, tx.number, tx.previous, line.guid, identifier)
-        line.confirm(first=1, bits=7)
-        line.works()
-        assert line.recoverable_received == 3
-
-
-@pytest.mark.rule("B-022", "B-291", "B-336", "B-348", "B-349", "B-351", "B-352", "B-353", "B-354", "C-55", "C-56")
-def test_administration_acknowledgements(server: Server) -> None:
-    stream, plain = make(server, "asked"), make(server, "asked-too", "--non-transactional")
-
-    def asks(
-        line: Line, destination: str, want: int, tx: Tx | None = None, delivery: int = 1, where: bool = True
-    ) -> bytes:
-        return message(
-            line.guid,
-            destination,
-            b"",
-            tx,
-            props=properties(b"what it was", ack=want),
-            delivery=delivery,
-            user_flags=2 << 13 if where else 0,
-            names=struct.pack("<I", 0x55) if where else b"",
-        )
-
-    with server.connect() as line:
-
-        def told(original: bytes, message_class: int, body: bytes = b"") -> None:
-            ack = line.until(MESSAGE)
-            assert (ack.message_class, ack.body) == (message_class, body)
-            assert (ack.destination, ack.address, ack.source) == (0x55, line.guid, line.server)
-            assert ack.correlation == line.guid + original[56:60]
-            assert ack.response in (stream, plain, NOWHERE)
-            assert ack.response.encode("utf-16-le") in original
-            assert (ack.ack, ack.user_flags & (JN | JP), ack.ttrq, ack.ttbr) == (0, 0, FOR_EVER, FOR_EVER)
-            assert ack.recoverable == bool(original[60] & 0x20)
-
-        for delivery in (0, 1):
-            line.send(arrives := asks(line, plain, PA, delivery=delivery))
-            told(arrives, 0x0002)
-            line.send(arrives)  # a duplicate is told of no more
-            line.send(arrives := asks(line, plain, PR, delivery=delivery))
-            line.works()
-            assert len(server.received("asked-too")) == 2
-            told(arrives, 0x4000)
-            line.send(wrong := asks(line, stream, NA, delivery=delivery))
-            told(wrong, 0x800A, b"what it was")
-        line.send(arrives := asks(line, stream, PA | NA, Tx(100, 1, 1, 0)))
-        told(arrives, 0x0002)
-        line.send(asks(line, stream, PA | NA, Tx(100, 1, 3, 2)))  # refused for its order: not a word
-        line.send(asks(line, NOWHERE, 15), asks(line, plain, PR | NR), asks(line, plain, 15, where=False))
-        line.send(wrong := asks(line, plain, NA, Tx(300, 1, 1, 0)))
-        told(wrong, 0x8009, b"what it was")
-        line.works()
-        received = line.received
-        line.works()
-        assert line.received == received

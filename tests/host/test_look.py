@@ -13,12 +13,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import apsw
 import pytest
 from ordack.client import Client
 from ordack.store import StoreBusy
 from ordack.store.look import ReadOnlyStore
-from ordack.store.schema import FILE_NAME, FORMAT_VERSION
+from ordack.store.schema import FILE_NAME
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, guid_of, ordack
 
@@ -175,22 +174,6 @@ def test_a_store_that_is_changed_while_it_is_looked_at_gives_no_answer(others: P
     look.close()
 
 
-def test_an_older_newer_or_unreadable_store_is_told(others: Path) -> None:
-    (others / FILE_NAME).chmod(0o600)
-    shown, errors = _as_nobody(others, ["queue", "list"])
-    assert "ended with 1" in shown
-    assert "check the permissions" in errors
-    (others / FILE_NAME).chmod(0o644)
-    for version, said in ((FORMAT_VERSION - 1, "this ordack reads version"), (FORMAT_VERSION + 1, "use a newer one")):
-        database = apsw.Connection(str(others / FILE_NAME))
-        database.pragma("user_version", version)
-        database.close()
-        shown, errors = _as_nobody(others, ["queue", "list"])
-        assert "ended with 1" in shown
-        assert said in errors
-    assert "there is no store in" in _as_nobody(others / "typo", ["queue", "list"])[1]
-
-
 # ---- options, new stores, deletion -----------------------------------------------------------------------
 
 
@@ -203,20 +186,6 @@ MAKE_NO_STORE = (
     ["backup", "../copy"],
     ["status"],
 )
-
-
-@pytest.mark.parametrize("words", MAKE_NO_STORE, ids=" ".join)
-def test_commands_make_no_store(tmp_path: Path, words: list[str]) -> None:
-    """An empty folder may be where a disk is not mounted, an empty file what a power cut has left of a store."""
-    for folder in (tmp_path / "typo", tmp_path):
-        done = ordack(*words, "--store", folder, folder=tmp_path)
-        assert (done.returncode, f"there is no store in {folder}" in done.stderr) == (1, True), done.stderr
-        assert f"ordack init --store {folder}" in done.stderr
-        assert not [*tmp_path.iterdir()]
-    (tmp_path / FILE_NAME).touch()
-    done = ordack(*words, "--store", tmp_path, folder=tmp_path)
-    assert (done.returncode, f"{FILE_NAME} is empty" in done.stderr) == (1, True), done.stderr
-    assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [(FILE_NAME, 0)]
 
 
 def test_a_store_is_made_by_init_and_by_serve_that_is_told_to(tmp_path: Path) -> None:

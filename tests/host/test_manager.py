@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mqqb import guid_names, guids, headers, reader
-from mqqb.handshake import SessionAck
+from mqqb import guid_names, guids, reader
 from mqqb.names import DirectQueueFormatName
 from mqqb.streams import Entry, OutgoingStream
 from ordack.broker import status
@@ -17,15 +16,12 @@ from ordack.config.config import Config
 from tests.host.outcomes import run
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import (
-    HERE,
     Host,
     Wire,
     exchange,
     handshake,
     packets_in,
     peer_of,
-    send_from,
-    two_hosts,
     world_of,
 )
 
@@ -72,25 +68,6 @@ def test_an_order_ack_of_a_busy_stream_comes_within_ten_and_a_half_seconds(exact
         world.pass_time(300)
     assert peer.order_acks == 1
     assert len(peer.acked) in (34, 35)
-
-
-@pytest.mark.rule("B-230", "B-231", "B-234")
-def test_senders_are_content_with_a_destination_that_waits_as_long_as_it_may(tmp_path: Path) -> None:
-    """As Windows does: half a second after the last message, under traffic ten seconds."""
-    receiver = Host(tmp_path / "receiver", Config(early_order_ack=0))
-    sender = Host(tmp_path / "sender", Config(next_hops={"plant": HERE}), "10.0.0.9")
-    world = world_of([receiver, sender], [])
-    most = 0
-    for number in range(120):
-        send_from(sender, b"%d" % number)
-        world.pass_time(100)
-        exchange(world)
-        most = max(most, len(sender.store.outgoing.messages()))
-    assert most > 90, "the destination was quicker than it was meant to be"
-    world.settle(lambda: not sender.store.outgoing.messages())
-    assert receiver.content("line1") == [b"%d" % number for number in range(120)]
-    for host in (receiver, sender):
-        host.store.close()
 
 
 @pytest.mark.rule("B-115", "B-270")
@@ -184,24 +161,6 @@ def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -
     )
     assert (len(on_first), len(on_second)) == (0, 1)
     assert other.rejected == {1: 0x8000, 2: 0x8000}
-
-
-@pytest.mark.rule("B-443", "A-17")
-def test_the_session_ack_precedes_an_order_ack_that_goes_another_way(host: Host) -> None:
-    host.manager.config.become(Config(early_order_ack=20))
-    peer, other = peer_of(1, "nowhere"), peer_of(1, "nowhere")  # two sessions of one queue manager
-    world = world_of([host], [peer])
-    exchange(world)
-    world.peers.append(other)
-    exchange(world)
-    peer.send(b"x")
-    world.collect()
-    world.deliver(1 << 22)
-    world.pass_time(20)
-    world.collect()
-    on_first, on_second = ([type(packet) for packet in packets_in(wire.to_initiator)] for wire in world.wires)
-    assert on_first == [SessionAck], "there the message came"
-    assert on_second == [headers.FinalAck, reader.OrderAck]
 
 
 @pytest.mark.rule("B-011", "B-053")
@@ -350,32 +309,3 @@ def test_a_stream_that_refuses_everything_is_a_problem_until_it_is_reset(tmp_pat
 
 
 # ---- durable before acknowledged ------------------------------------------------------------------
-
-
-def test_what_is_under_way_on_a_session_goes_the_new_way_once_and_in_order(tmp_path: Path) -> None:
-    """The next hop of a destination changes while messages of it are in flight on the session with the old one."""
-    world, receiver, sender = two_hosts(tmp_path)
-    there = ("10.0.0.2", 1801)
-    send_from(sender, b"1", b"2")
-    world.pass_time(50)
-    exchange(world)
-    send_from(sender, b"3", b"4", b"5")
-    world.pass_time(50)
-    world.collect()  # they are on the wire,
-    world.deliver(300)  # and some of their bytes have arrived
-    [queue] = sender.manager.outgoing
-    assert queue.link
-    assert queue.stream.table[-1].awaiting_ack
-    sender.manager.config.become(Config(next_hops={"plant": there}))
-    sender.manager.outgoing.find_ways()
-    assert sender.manager.wanted_hops() == {there}
-    send_from(sender, b"6")
-    world.pass_time(50)
-    assert queue.link is None
-    Wire(world, sender, receiver, there)
-    world.settle(lambda: not queue.is_needed)
-    assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"5", b"6"]
-    assert sender.log == receiver.log == []
-    sender.manager.config.become(Config())
-    sender.manager.outgoing.find_ways()
-    assert queue.hop == ("plant", 1801)

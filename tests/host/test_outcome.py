@@ -606,27 +606,6 @@ def test_a_traced_message_that_arrives_is_reported(host: Host) -> None:
     )
 
 
-@pytest.mark.rule("B-296", "B-294")
-@pytest.mark.parametrize(("enabled", "queue"), [(True, "nowhere"), (True, "line1"), (True, ""), (False, "plain")])
-def test_a_report_that_no_queue_takes_or_nobody_wants_is_dropped(tmp_path: Path, enabled: bool, queue: str) -> None:
-    host = Host(
-        tmp_path,
-        Config(
-            report_messages=enabled,
-            public_queues={text_of(PUBLIC["h"].public_queue_identifier): f"DIRECT=OS:.\\private$\\{queue}"}
-            if queue
-            else {},
-        ),
-    )
-    sender = sender_to()
-    world = world_of([host], [sender])
-    sender.edit(sender.send(b"x"), traced)
-    exchange(world)
-    run(world, 1000)
-    assert (host.content("line1"), host.content("plain"), sender.acked) == ([b"x"], [], [1])
-    host.store.close()
-
-
 # ---- sent and received on one machine -------------------------------------------------------------
 
 

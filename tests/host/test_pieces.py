@@ -45,31 +45,6 @@ def _in_between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> N
     monkeypatch.setattr(outcome.time, "sleep", lambda _seconds: act())
 
 
-@pytest.mark.rule("B-340")
-def test_a_purge_that_is_killed_has_told_of_what_it_removed_and_can_be_done_again(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns = 0
-
-    def act() -> None:
-        nonlocal turns
-        turns += 1
-        if turns == 3:
-            raise Killed
-
-    with Client(store) as client:
-        with monkeypatch.context() as patch:
-            _in_between(patch, act)
-            with pytest.raises(Killed):
-                client.purge_queue("big")
-        left = [int(message.body) for message in client.queue("big").peek()]
-        assert 0 < len(left) < COUNT
-        told = [int(message.body) for message in client.queue("admin").peek()]  # they have the body (B-354)
-        assert sorted(told + left) == list(range(COUNT))
-        assert client.purge_queue("big") == len(left)
-        assert len(list(client.queue("admin").peek())) == COUNT
-
-
 def _start_steps(folder: Path, count: int, after_a_crash: bool) -> int:
     """The steps of SQLite's machine in a start with so many messages to be sent."""
     host = Host(folder, Config(next_hops={"plant": HERE}), "10.0.0.9")

@@ -20,7 +20,7 @@ from mqqb import build, compose, core, hosts, names, parse
 from mqqb.events import Acknowledged, Closed, MessageReceived
 from ordack.broker.links import Link
 from ordack.broker.manager import Manager
-from ordack.broker.streams import LONGEST, LONGEST_HEAD, PATIENCE, TEMPLATES, MessageRun, PredictingSession, Template
+from ordack.broker.streams import LONGEST, MessageRun, PredictingSession
 from ordack.config.config import Access, Config
 from ordack.store import Store, StoreFull
 from ordack.store.write_ahead import Room
@@ -504,37 +504,3 @@ def _messages(first: int, count: int, queue: str = "line1", **properties: Any) -
         pack_into("<II", packet, parse.transaction_offset(packet) + 12, number, number - 1)
         out += packet
     return bytes(out)
-
-
-@pytest.mark.rule("B-148", "B-167")
-def test_a_peer_that_sends_runs_is_not_silent() -> None:
-    session = _session()
-    session.receive_data(_messages(1, 1), 0)
-    session.send(None, bytearray(_messages(1, 1)), True, 0)  # which the peer does not acknowledge
-    for turn in range(1, 20):
-        now = 15_000 * turn
-        assert isinstance(session.receive_data(_messages(1 + turn, 1), now)[0], MessageRun)
-        session.handle_timeout(now)
-        assert session.closed is None
-
-
-def test_what_a_session_keeps_of_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody can send messages that nothing will be like: few templates, of few bytes each, and few attempts."""
-    session = _session()
-    learn, made = Template.of, 0
-
-    def count(raw: bytes) -> Template | None:
-        nonlocal made
-        made += 1
-        return learn(raw)
-
-    monkeypatch.setattr(Template, "of", count)
-    for number in range(1, 20 * PATIENCE):
-        session.receive_data(_messages(number, 1, label=f"label {number}", extension=bytes(number)), 0)
-        assert len(session._templates) <= TEMPLATES
-        assert all(len(template._head) <= LONGEST_HEAD for template in session._templates)
-    assert made < PATIENCE + 20
-    session.receive_data(_messages(1, PATIENCE, extension=bytes(LONGEST_HEAD)), 0)
-    assert session._templates == []
-    session.receive_data(_messages(1, PATIENCE), 0)  # and it goes on when a stream begins
-    assert isinstance(session.receive_data(_messages(1 + PATIENCE, 1), 0)[0], MessageRun)

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -186,24 +185,6 @@ def test_a_message_that_cannot_be_removed_any_more_is_said_when_the_loop_asks_fo
     assert _left(alone) == [b"0", b"1"]
 
 
-def test_a_loop_waits_for_what_comes(client: Client, store: Path) -> None:
-    def send_later() -> None:
-        with Client(store) as other:
-            other.send_many([Letter("plain", b"1"), Letter("plain", b"2")])
-
-    sender = threading.Timer(0.1, send_later)
-    sender.start()
-    seen = []
-    for message in client.queue("plain").receive(timeout=None):
-        with message:
-            seen.append(message.body)
-            if len(seen) == 2:
-                break
-    sender.join()
-    assert seen == [b"1", b"2"]
-    assert _left(client, "plain") == []
-
-
 def test_a_loop_over_answers_leaves_all_else(alone: Client) -> None:
     identifier = bytes(range(20))
     for number in range(3):
@@ -326,30 +307,3 @@ def _received(receiving: Receiving) -> bytes | None:
 
 
 # ---- what is shown and refused
-
-
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda client, queue, _cursor: client.send(queue.name, b"1"),
-        lambda client, queue, _cursor: client.send_many([Letter(queue.name, b"1")]),
-        lambda client, queue, _cursor: client.transaction().__enter__().receive(queue),
-        lambda client, queue, _cursor: client.queue(queue.name),
-        lambda client, _queue, _cursor: client.create_queue("another", transactional=False),
-        lambda client, queue, _cursor: client.purge_queue(queue.name),
-        lambda client, queue, _cursor: client.delete_queue(queue.name),
-        lambda client, _queue, _cursor: client.state(1),
-        lambda _client, queue, _cursor: queue.send(b"1"),
-        lambda _client, queue, _cursor: list(queue.receive()),
-        lambda _client, queue, _cursor: list(queue.peek()),
-        lambda _client, _queue, cursor: cursor.peek_next(),
-    ],
-)
-def test_a_client_that_is_closed_says_so(tmp_path: Path, act: Callable[[Client, Any, Any], object]) -> None:
-    with Client(tmp_path, create=True) as client:
-        queue = client.create_queue("line1", transactional=False)
-        queue.send(b"1")
-        cursor = queue.cursor()
-    with pytest.raises(StoreError, match="is closed: open it again"):
-        act(client, queue, cursor)
-    client.close()

@@ -12,7 +12,7 @@ from ordack.config.config import Config
 from ordack.config.settings import NEVER
 
 from tests.support.host_peer import Peer, direct
-from tests.support.host_world import START, WALL, Host, Wire, World, exchange, handshake, peer_of, world_of
+from tests.support.host_world import START, Host, Wire, World, exchange, handshake, peer_of, world_of
 
 
 def _purge_outgoing(host: Host) -> None:
@@ -60,23 +60,6 @@ def test_all_final_acks_together_are_bounded_and_the_oldest_go(tmp_path: Path) -
         (peers[3].guid, 4),
     ]
     assert len(host.store.outgoing.messages()) == 10
-
-
-@pytest.mark.rule("B-435")
-def test_an_acknowledgement_that_nobody_fetches_expires(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(acknowledgement_lifetime=100))
-    peer = peer_of(1, "nowhere")
-    world = world_of([host], [])
-    peer.send(b"x", sent_time=WALL)
-    _visit(world, host, peer)
-    world.pass_time(99_000)
-    assert len(host.store.outgoing.messages()) == 1
-    world.pass_time(2000)
-    assert host.store.outgoing.queues() == []
-    assert sum("nobody has fetched" in line for line in host.log) == 1
-    world.peers = [peer]
-    world.settle()
-    assert peer.rejected == {1: 0x8002}, "nobody knows any more"
 
 
 def _purged(world: World, host: Host, peer: Peer, count: int) -> None:

@@ -138,25 +138,6 @@ def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: P
     assert sum("its FinalAck came too late" in line for line in sender.log) == 1
 
 
-@pytest.mark.rule("C-04", "C-43", "C-45", "B-242", "B-393")
-def test_12_a_journal_copy_only_of_what_was_received(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    _send(world, sender, journal=True, ttbr=10, body=b"taken")
-    lost = _send(world, sender, journal=True, ttbr=10, body=b"left")
-    _seconds(world, 2)
-    assert _dead(sender, JOURNAL) == []
-    assert _receive(world, receiver) == b"taken"
-    _seconds(world, 1)
-    assert [
-        body_of(m.packet) for m in sender.store.messages.peek(sender.store.queues.named(JOURNAL).identifier, 9)
-    ] == [b"taken"]
-    assert _dead(sender, JOURNAL) == [(0, False)]
-    _seconds(world, 25)
-    assert len(_dead(sender, JOURNAL)) == 1
-    assert _dead(sender) == []
-    assert _state(sender, lost) == (confirm.DISCARDED, 0xC002, False)
-
-
 @pytest.mark.rule("A-18", "B-241")
 def test_a_final_ack_for_a_message_that_is_not_transactional_is_none(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
@@ -186,22 +167,6 @@ def test_a_final_ack_for_a_message_that_is_not_transactional_is_none(tmp_path: P
 
 
 # ---- without the process ---------------------------------------------------------------------------
-
-
-@pytest.mark.rule("C-05", "C-40", "C-41", "C-42", "B-237")
-def test_a_message_that_asks_for_nothing_leaves_nothing(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    stored = _send(world, sender)
-    refused = _send(world, sender, "DIRECT=OS:plant\\private$\\nowhere")
-    _seconds(world, 2)
-    assert _state(sender, stored) == (confirm.STORED, 0, False)
-    assert _state(sender, refused) == (confirm.DISCARDED, 0x8000, False)
-    expired = _send(world, sender, ttrq=3)
-    _seconds(world, 4, up=False)
-    assert _state(sender, expired) == (confirm.DISCARDED, 0x8002, False)
-    assert sender.store.usage() == 0
-    _receive(world, receiver)
-    assert receiver.store.outgoing.messages() == []  # no FinalAck
 
 
 @pytest.mark.rule("B-390", "B-311", "B-312", "B-313", "B-314", "B-403", "C-08", "C-41")
@@ -296,23 +261,6 @@ def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -
     _seconds(world, 2)
     assert receiver.content("line1") == [b"1", b"2"]
     assert not _order(sender, "set_on_hold", "DIRECT=OS:plant\\private$\\none", True)
-
-
-@pytest.mark.rule("B-425", "B-151")
-def test_an_operator_can_ask_for_a_resend(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    _send(world, sender)
-    world.pass_time(50)
-    exchange(world)
-    world.pass_time(500)
-    world.collect()
-    world.wires[0].to_initiator.clear()  # the OrderAck
-    _seconds(world, 3)
-    assert len(sender.store.outgoing.messages()) == 1
-    assert _order(sender, "request_resend", LINE1)
-    _seconds(world, 4)
-    assert sender.store.outgoing.messages() == []
-    assert receiver.content("line1") == [b"x"]
 
 
 # ---- identity, restore, restart --------------------------------------------------------------------

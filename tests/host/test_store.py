@@ -199,25 +199,6 @@ TestStoreMachine = pytest.mark.rule("B-287", "B-343", "B-340", "B-084")(StoreMac
 TestStoreMachine.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 
 
-@pytest.mark.rule("B-085")
-def test_system_queues_exist_from_the_start_and_stay(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True) as store:
-        assert store.queues.named("ORDER_QUEUE$").identifier == 4
-        assert {queue.name for queue in store.queues.all()} == {
-            "system$;deadletter",
-            "system$;deadxact",
-            "system$;journal",
-            "order_queue$",
-            "notify_queue$",
-        }
-        with Client(tmp_path) as client:
-            for name in ("order_queue$", "system$;deadxact"):
-                with pytest.raises(StoreError, match="system queue"):
-                    client.delete_queue(name)
-        with pytest.raises(QueueExists):
-            store.queues.create("Order_Queue$", transactional=False)
-
-
 def test_a_queue_made_again_does_not_get_the_old_identifier(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         old = store.queues.create("q", transactional=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import shutil
 import signal
 from collections.abc import Callable
@@ -182,21 +181,6 @@ def test_a_backup_that_is_ended_in_the_middle_leaves_none_and_the_next_one_tidie
     assert list(folder.iterdir()) == [to]
 
 
-@pytest.mark.parametrize("command", ["backup", "restore"])
-def test_a_disk_that_becomes_full_in_the_middle_leaves_nothing(large: Path, tmp_path: Path, command: str) -> None:
-    arguments = ["backup", "--store", large, tmp_path / "new"]
-    if command == "restore":
-        as_json("backup", "--store", large, tmp_path / "b")
-        arguments = ["init", "--from", tmp_path / "b", "--store", tmp_path / "new"]
-    before = sorted(tmp_path.iterdir())
-    process = _start(*arguments, limits={resource.RLIMIT_FSIZE: 5_000_000})
-    errors = process.communicate(timeout=DEADLINE_S)[1]
-    assert process.returncode == 1
-    assert "cannot write" in errors
-    assert "Traceback" not in errors
-    assert sorted(tmp_path.iterdir()) == before
-
-
 # ---- restore ----------------------------------------------------------------------------------------
 
 
@@ -317,20 +301,6 @@ def test_a_restore_that_is_killed_in_the_middle_is_done_again(large: Path, tmp_p
 
 
 # ---- check --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("spoil", "text"),
-    [(_overwritten, "damaged"), (_miscounted, "large: 100 messages are there, 7 are counted"), (_nonsense, "damaged")],
-)
-def test_a_check_of_a_damaged_store_says_so_and_ends_with_1(
-    large: Path, spoil: Callable[[Path], None], text: str
-) -> None:
-    spoil(large / FILE_NAME)
-    done = ordack("store", "check", "--store", large)
-    assert done.returncode == 1
-    assert text in done.stdout + done.stderr
-    assert "whole" not in done.stdout
 
 
 @pytest.mark.parametrize("words", [("serve", "--listen", "127.0.0.1:0"), ("status",), ("queue", "create", "q")])

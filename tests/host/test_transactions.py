@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from ordack.api.remote import Access
 from ordack.client import Client, Empty, Letter, Message, Reject
-from ordack.config.names import DEAD_XACT
 from ordack.store.queues import NoSuchQueue
 
 from tests.support.command import DEADLINE_S, serve_applications
@@ -85,20 +84,6 @@ def test_if_a_transaction_fails_nothing_is_sent_and_all_that_was_received_is_bac
     assert (_bodies(client, "line1"), _bodies(client, "line2"), _bodies(client, "plain")) == ([b"1"], [b"2"], [])
     with client.queue("line1").receive() as message:
         assert message.abort_count == 1
-
-
-def test_a_transaction_that_is_rejected_sends_nothing(client: Client) -> None:
-    client.send("line1", b"1", dead_letter=True)
-    with client.transaction() as transaction:
-        transaction.receive("line1")
-        transaction.send("plain", b"2")
-        raise Reject
-    assert _bodies(client, "line1") == _bodies(client, "plain") == []
-    assert _bodies(client, DEAD_XACT) == [b"1"]
-    client.send_many([Letter("line1", b"1"), Letter("plain", b"2")])
-    with pytest.raises(ValueError, match="plain is not transactional"), client.transaction() as transaction:
-        _reject_both(client, transaction.receive("line1"), transaction.receive("plain"))
-    assert (_bodies(client, "line1"), _bodies(client, "plain")) == ([b"1"], [b"2"])
 
 
 def _reject_both(_client: Client, *_messages: Message) -> None:
