@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.support.command import ROOT
-from tests.support.command import as_json as ordack
 from tests.support.foreign_peer import (
     ESTABLISH,
     FINAL_ACK,
@@ -453,12 +452,3 @@ def test_the_captured_frames_of_the_initiator(server: Server) -> None:
 
 
 # ---- what becomes of a message --------------------------------------------------------------------
-
-JN, JP = 0x100, 0x200
-PA, PR, NA, NR = 1, 2, 4, 8
-
-
-def make(server: Server, name: str, *options: str) -> str:
-    """A queue of the test's own; its direct format name."""
-    ordack("queue", "create", "--store", server.store, name, *options)
-    return f"OS:here\\private$\\{name}"

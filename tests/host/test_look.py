@@ -177,17 +177,6 @@ def test_a_store_that_is_changed_while_it_is_looked_at_gives_no_answer(others: P
 # ---- options, new stores, deletion -----------------------------------------------------------------------
 
 
-MAKE_NO_STORE = (
-    ["serve", "--listen", "127.0.0.1:0"],
-    ["queue", "create", "q"],
-    ["send", "DIRECT=OS:plant\\private$\\q", "--body", "x"],
-    ["receive", "q"],
-    ["export", "q", "--to", "segments"],
-    ["backup", "../copy"],
-    ["status"],
-)
-
-
 def test_a_store_is_made_by_init_and_by_serve_that_is_told_to(tmp_path: Path) -> None:
     running = Serve(tmp_path / "typo", "--create")
     assert running.stop()[2].endswith(f"Z info: new store made in {tmp_path}/typo\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,10 +23,6 @@ COUNT = 600
 PLANT = "DIRECT=OS:plant\\private$\\plain"
 
 
-class Killed(BaseException):
-    """The process is dead."""
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     with Client(tmp_path, create=True) as client:
@@ -37,12 +32,6 @@ def store(tmp_path: Path) -> Path:
             for number in range(COUNT):
                 client.send("big", b"%d" % number, acknowledge=["nack-receive"], administration_queue="admin")
     return tmp_path
-
-
-def _in_between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Where the piecework pauses, another process has its turn; however quick this one is, that is so each 100."""
-    monkeypatch.setattr(outcome, "PIECE_S", 0)
-    monkeypatch.setattr(outcome.time, "sleep", lambda _seconds: act())
 
 
 def _start_steps(folder: Path, count: int, after_a_crash: bool) -> int:

@@ -20,7 +20,7 @@ from mqqb import build, compose, core, hosts, names, parse
 from mqqb.events import Acknowledged, Closed, MessageReceived
 from ordack.broker.links import Link
 from ordack.broker.manager import Manager
-from ordack.broker.streams import LONGEST, MessageRun, PredictingSession
+from ordack.broker.streams import LONGEST, MessageRun
 from ordack.config.config import Access, Config
 from ordack.store import Store, StoreFull
 from ordack.store.write_ahead import Room
@@ -487,14 +487,6 @@ def test_long_days_of_runs_are_decided_like_single_messages(tmp_path: Path) -> N
 
 
 # ---- what is predicted ---------------------------------------------------------------------------
-
-
-def _session() -> PredictingSession:
-    session = PredictingSession(False, b"\xab" * 16, 0)
-    session.connected(0)
-    session.receive_data(compose.establish_connection(b"\1" * 16, names.NULL_GUID, 0), 0)
-    session.receive_data(compose.connection_parameters(500, 20000, 64), 0)
-    return session
 
 
 def _messages(first: int, count: int, queue: str = "line1", **properties: Any) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ordack.api.remote import Access
-from ordack.client import Client, Empty, Letter, Message, Reject
+from ordack.client import Client, Empty, Letter
 from ordack.store.queues import NoSuchQueue
 
 from tests.support.command import DEADLINE_S, serve_applications
@@ -84,10 +84,6 @@ def test_if_a_transaction_fails_nothing_is_sent_and_all_that_was_received_is_bac
     assert (_bodies(client, "line1"), _bodies(client, "line2"), _bodies(client, "plain")) == ([b"1"], [b"2"], [])
     with client.queue("line1").receive() as message:
         assert message.abort_count == 1
-
-
-def _reject_both(_client: Client, *_messages: Message) -> None:
-    raise Reject
 
 
 @pytest.mark.rule("B-317", "B-318")
