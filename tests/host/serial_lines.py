@@ -32,7 +32,7 @@ class Wire:
         os.set_blocking(descriptor, False)
         self.file = open(descriptor, "r+b", buffering=0)  # noqa: SIM115
         self.fault: Callable[[bytes], bytes] = bytes
-        self.most = 1 << 16
+        self.most = 200
 
     def readinto(self, buffer: memoryview) -> int | None:
         count = self.file.readinto(buffer)
