@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ordack.api.remote import StoreUnreachable
     from ordack.broker.message import Letter, Message
     from ordack.broker.sending import Sent
-    from ordack.client import Client, Cursor, Empty, Queue, Received, Receiving, Reject, Transaction
+    from ordack.client import Client, Empty, Queue, Received, Receiving, Reject, Transaction
     from ordack.config.config import TlsFiles
     from ordack.config.names import BadName
     from ordack.formatters import Body, BodyError
@@ -30,7 +30,6 @@ __all__ = [
     "Body",
     "BodyError",
     "Client",
-    "Cursor",
     "Empty",
     "Letter",
     "Message",

@@ -41,7 +41,7 @@ from ordack.store.queues import Queue as QueueState
 from ordack.store.schema import PRIVATE
 
 __all__ = [
-    "Client", "Cursor", "Empty", "Letter", "Message", "Queue", "Received", "Receiving", "Reject", "Sent", "Transaction",
+    "Client", "Empty", "Letter", "Message", "Queue", "Received", "Receiving", "Reject", "Sent", "Transaction",
 ]  # fmt: skip
 
 
@@ -80,11 +80,6 @@ def cannot_reject(name: str) -> ValueError:
 def already_over(message: Message) -> ValueError:
     """The error of who wants to end a message once more."""
     return ValueError(f"the message {message.message_key} is removed or back in its queue already")
-
-
-def nowhere() -> Empty:
-    """The error of who wants to receive what a new cursor stands on."""
-    return Empty("the cursor stands on no message yet: peek_next goes to one")
 
 
 class Taken:
@@ -191,64 +186,6 @@ class Receiving:
         return Received(found[0], self._source) if found else None
 
 
-class Cursor:
-    """A place in a queue, to look at its messages one after another and receive those that are wanted: MSMQ's cursors,
-    with PeekCurrent, PeekNext and ReceiveCurrent.
-
-    The place stays, whatever others receive, and what comes in front of it, as of a higher priority, is not seen by it.
-    A new cursor stands in front of the first message. place: rank and lookup id.
-    """
-
-    def __init__(self, source: Queue, place: tuple[int, int] = FIRST) -> None:
-        self._source = source
-        self.place = place
-
-    def __repr__(self) -> str:
-        where = "in front of the first message" if self.place == FIRST else f"at lookup_id {self.place[1]}"
-        return f"<Cursor in {self._source.name!r}, {where}>"
-
-    def peek_current(self, timeout: float | None = 0.0) -> Message:
-        """The message that the cursor stands on, which stays in the queue; of a new cursor, the first one. Raises Empty
-        if the message is not there any more, or in somebody's hands; or, of a new cursor, if none came within `timeout`
-        seconds."""
-        if self.place == FIRST:
-            return self.peek_next(timeout)
-        rank, lookup_id = self.place
-        found = self._source.look((rank, lookup_id - 1))
-        if not found or found[0].lookup_id != lookup_id:
-            raise Empty(
-                f"the message that the cursor stands on, lookup_id {lookup_id}, is not in {self._source.name}: it was "
-                "received or has expired; peek_next goes on behind it"
-            )
-        return Message(found[0])
-
-    def peek_next(self, timeout: float | None = 0.0) -> Message:
-        """Go to the next message, which stays in the queue. Raises Empty if none came within `timeout` seconds, None
-        for ever; then the cursor stays where it is."""
-        found = self._source.look(self.place, 1, timeout)
-        if not found:
-            raise Empty(f"no message behind the cursor in {self._source.name}")
-        self.place = (found[0].rank, found[0].lookup_id)
-        return Message(found[0])
-
-    def receive_current(self) -> Receiving:
-        """Receive the message that the cursor stands on, as `Queue.receive` does: `with cursor.receive_current() as
-        message:`. The block raises Empty if it is not there any more. The cursor keeps its place. Raises Empty for one
-        that stands on no message yet."""
-        if self.place == FIRST:
-            raise nowhere()
-        return Receiving(self._source, 0.0, lookup_id=self.place[1])
-
-    def __iter__(self) -> Iterator[Message]:
-        """The messages behind the place, until there is none; the cursor goes along."""
-        while True:
-            try:
-                message = self.peek_next()
-            except Empty:
-                return
-            yield message
-
-
 class Queue:
     """A local queue, to receive from and to send to."""
 
@@ -319,14 +256,9 @@ class Queue:
                 yield Message(message)
             place = (stored[-1].rank, stored[-1].lookup_id)
 
-    def cursor(self) -> Cursor:
-        """A place in the queue, in front of its first message."""
-        return Cursor(self)
-
-    def look(self, place: tuple[int, int], limit: int = 1, timeout: float | None = 0.0) -> list[Stored]:
-        """Up to `limit` messages behind a place, (rank, lookup id), which stay in the queue; an empty list if none came
-        within `timeout` seconds, None for ever."""
-        return self._client.reads.look(self.identifier, place, limit, patience(timeout))
+    def look(self, place: tuple[int, int], limit: int) -> list[Stored]:
+        """Up to `limit` messages behind a place, (rank, lookup id), which stay in the queue."""
+        return self._client.reads.look(self.identifier, place, limit)
 
 
 class Transaction:

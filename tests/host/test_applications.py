@@ -705,7 +705,7 @@ _SPOILED = [
             ("put back", None),
             ("empty", 1, confirm.ACK_RECEIVE, 5, True),
             ("queue", "q" * 2000),
-            ("look", 1, -2, -1, 1, 0),
+            ("look", 1, -2, -1, 1),
         )
     ),
 ]

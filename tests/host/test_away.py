@@ -352,7 +352,9 @@ def test_applications_speak_tls_and_who_is_not_believed_hears_why(store: Path, p
             assert message.body == bytes(3 << 20)
         late = threading.Timer(0.1, lambda: _send(store))
         late.start()
-        assert client.queue("line1").cursor().peek_next(DEADLINE_S).body == b"late"
+        with client.queue("line1").receive(DEADLINE_S) as message:
+            assert message.body == b"late"
+    _send(store)
 
     async def receive() -> bytes:
         async with ordack.connect_async(place, **_tls(plant)) as client, client.queue("line1").receive() as message:
@@ -469,14 +471,14 @@ async def _half_too_much(port: int) -> Guest:
 async def _does_not_read(port: int) -> Guest:
     guest = await Guest.come(port, bytes(16))
     guest.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    guest.writer.write(service.look_question(_QUEUE, (-1, -1), 256, 0))
+    guest.writer.write(service.frame(service.LOOK, _QUEUE, -1, -1, 256))
     return guest
 
 
 async def _asks_before_it_has_read(port: int) -> Guest:
     guest = await _does_not_read(port)
     await asyncio.to_thread(_UNREAD.wait, DEADLINE_S)
-    guest.writer.write(service.look_question(_QUEUE, (-1, -1), 256, 0))
+    guest.writer.write(service.frame(service.LOOK, _QUEUE, -1, -1, 256))
     return guest
 
 
@@ -556,7 +558,7 @@ async def test_who_looks_keeps_nobody_waiting_who_writes(tmp_path: Path, monkeyp
         quick_one = await Guest.come(listener.place[1], bytes([2]) * 16)
         queue = (await quick_one.ask(service.frame(service.QUEUE, "line1")))[0]
         monkeypatch.setattr(Here, "look", slow)
-        looked = asyncio.create_task(slow_one.ask(service.look_question(queue, (-1, -1), 1, 0)))
+        looked = asyncio.create_task(slow_one.ask(service.frame(service.LOOK, queue, -1, -1, 1)))
         await asyncio.to_thread(looking.wait, DEADLINE_S)
         for number in range(1, 4):
             commit = Request(bytes([2]) * 16, number, Commit(letters=in_runs([Letter("line1", b"%d" % number)])))

@@ -1,4 +1,4 @@
-"""Messages are received in loops and with cursors: whatever leaves a loop, no message is lost, none is removed that was
+"""Messages are received in loops: whatever leaves a loop, no message is lost, none is removed that was
 not dealt with, and no other application sees what somebody has in his hands."""
 
 from __future__ import annotations
@@ -6,14 +6,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from ordack.client import Client, Empty, Letter, Message, Queue, Receiving, Reject
+from ordack.client import Client, Letter, Message, Queue, Reject
 from ordack.config.names import DEAD_XACT
 from ordack.store import StoreError
 
@@ -235,75 +232,3 @@ def test_a_process_that_is_killed_in_a_loop_loses_nothing(store: Path, served: b
         assert _left(client) == []
     if serve:
         serve.stop()
-
-
-# ---- cursors
-
-
-def test_a_cursor_waits_for_what_comes(client: Client, store: Path) -> None:
-    def send_later() -> None:
-        with Client(store) as other:
-            other.send("plain", b"late")
-
-    sender = threading.Timer(0.1, send_later)
-    sender.start()
-    assert client.queue("plain").cursor().peek_next(timeout=None).body == b"late"
-    sender.join()
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("send"), st.integers(0, 7)),
-        st.tuples(st.sampled_from(["receive first", "next", "current", "receive current"]), st.just(0)),
-    ),
-    min_size=5,
-    max_size=25,
-)
-
-
-@settings(max_examples=25)
-@given(STEPS)
-def test_a_cursor_shows_what_a_list_of_the_queue_would(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
-) -> None:
-    with Client(tmp_path_factory.mktemp("cursor") / "store", create=True) as client:
-        queue = client.create_queue("plain", transactional=False)
-        cursor = queue.cursor()
-        content: list[tuple[int, int]] = []  # 7 - priority, and when it was sent
-        place = (-1, -1)
-        for count, (step, priority) in enumerate(steps):
-            if step == "send":
-                queue.send(b"%d" % count, priority=priority)
-                content = sorted([*content, (7 - priority, count)])
-            elif step == "receive first":
-                assert _received(queue.receive()) == (b"%d" % content.pop(0)[1] if content else None)
-            elif step == "next":
-                behind = [one for one in content if one > place]
-                assert _body(cursor.peek_next) == (b"%d" % behind[0][1] if behind else None)
-                place = behind[0] if behind else place
-            elif step == "current":
-                if place == (-1, -1) and content:
-                    place = content[0]
-                assert _body(cursor.peek_current) == (b"%d" % place[1] if place in content else None)
-            else:
-                found = _received(cursor.receive_current()) if place != (-1, -1) else None
-                assert found == (b"%d" % place[1] if place in content else None)
-                content = [one for one in content if one != place]
-
-
-def _body(peek: Callable[[], Message]) -> bytes | None:
-    try:
-        return peek().body
-    except Empty:
-        return None
-
-
-def _received(receiving: Receiving) -> bytes | None:
-    try:
-        with receiving as message:
-            return message.body
-    except Empty:
-        return None
-
-
-# ---- what is shown and refused

@@ -20,7 +20,7 @@ from typing import Any, assert_type
 
 import ordack
 from mqqb.confirm import Conclusion
-from ordack import Body, Cursor, Message, Received, Sent
+from ordack import Body, Message, Received, Sent
 from ordack.client import Client
 
 
@@ -36,8 +36,7 @@ def work(client: Client) -> None:
     for message in queue.receive(correlation_id=message.identifier):
         with message:
             raise ordack.Reject
-    assert_type(queue.cursor(), Cursor)
-    with queue.cursor().receive_current() as message:
+    with queue.receive(lookup_id=7) as message:
         print(message.body.decode(), message.tx_sequence_number)
     with client.transaction() as transaction:
         assert_type(transaction.receive(queue), Message)

@@ -19,7 +19,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from mqqb import confirm
 from mqqb.confirm import Confirmation
 
-from ordack.broker.commits import wait_for
 from ordack.broker.outcome import of_local
 from ordack.broker.sending import open_queue
 from ordack.config import names
@@ -119,10 +118,10 @@ class Here:
         return found
 
     @one_thread
-    def look(self, queue: int, place: tuple[int, int], limit: int, timeout: float) -> list[Stored]:
-        """Up to `limit` messages of a queue behind a place, (rank, lookup id), which stay in it; an empty list if none
-        came within `timeout` seconds."""
-        return wait_for(self.store, lambda: self.store.messages.peek(queue, limit, place, self._now()), timeout)
+    def look(self, queue: int, place: tuple[int, int], limit: int) -> list[Stored]:
+        """Up to `limit` messages of a queue behind a place, (rank, lookup id), which stay in it."""
+        self.store.changed()
+        return self.store.messages.peek(queue, limit, place, self._now())
 
     @one_thread
     def state(self, message_id: int) -> confirm.Conclusion | None:

@@ -107,13 +107,9 @@ class Connection:
                 self._socket.close()
         return service.result_of(answer)
 
-    def messages(self, question: bytes, wait: float) -> list[Stored]:
-        """What it answers to a question for messages, which it may wait for. wait: seconds."""
-        return service.messages_in(self.ask(question, wait + ANSWER_S))
-
     def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
         """As Direct has it, and all that follows."""
-        return self.messages(service.take_question(wanted, timeout), timeout)
+        return service.messages_in(self.ask(service.take_question(wanted, timeout), timeout + ANSWER_S))
 
     def carry_out(self, request: Request) -> Done:
         sent, result = self.ask(service.commit_question(request))
@@ -336,13 +332,20 @@ class Access:
         """Take messages, hidden from others until `commit` or `put_back`; an empty list if none came in time, in
         seconds. If this process dies, they are available again."""
 
-        def find(there: Connection | Direct, wait: float) -> list[Stored]:
+        deadline = time.monotonic() + timeout
+
+        def once(there: Connection | Direct) -> tuple[list[Stored], bool]:
+            left = max(deadline - time.monotonic(), 0.0)
+            wait = min(left, LOOK_AGAIN_S if isinstance(there, Direct) else WAIT_S)
             found = there.take(wanted, wait)
             if isinstance(there, Direct):
                 self._held.update(message.lookup_id for message in found)
-            return found
+            return found, wait == left
 
-        return self.wait_for(find, timeout)
+        while True:
+            found, is_last = self.ask(once)
+            if found or is_last:
+                return found
 
     @one_thread
     def commit(self, commit: Commit) -> list[Sent]:
@@ -391,21 +394,6 @@ class Access:
             except Lost as lost:
                 self._connection, why = None, lost.why
         raise self._place.unreachable(why)
-
-    def wait_for(self, find: Callable[[Any, float], list[Stored]], timeout: float) -> list[Stored]:
-        """The messages that `find` finds, which is given whom to ask and how many seconds to wait; an empty list if it
-        finds none in time."""
-        deadline = time.monotonic() + timeout
-
-        def once(there: Connection | Direct) -> tuple[list[Stored], bool]:
-            left = max(deadline - time.monotonic(), 0.0)
-            wait = min(left, LOOK_AGAIN_S if isinstance(there, Direct) else WAIT_S)
-            return find(there, wait), wait == left
-
-        while True:
-            found, is_last = self.ask(once)
-            if found or is_last:
-                return found
 
     def _carry_out(self, commit: Commit) -> Done:
         direct = self._place.direct
@@ -503,11 +491,8 @@ class There:
         return Queue(*self._ask(service.QUEUE, name))
 
     @one_thread
-    def look(self, queue: int, place: tuple[int, int], limit: int, timeout: float) -> list[Stored]:
-        def find(there: Connection, wait: float) -> list[Stored]:
-            return there.messages(service.look_question(queue, place, limit, wait), wait)
-
-        return self._access.wait_for(find, timeout)
+    def look(self, queue: int, place: tuple[int, int], limit: int) -> list[Stored]:
+        return service.messages_in(self._ask(service.LOOK, queue, *place, limit))
 
     @one_thread
     def state(self, message_id: int) -> confirm.Conclusion | None:

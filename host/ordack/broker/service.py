@@ -16,7 +16,7 @@ all messages, then their lookup ids, arrivals, doubts and aborts, as `store.mess
 | PUT_BACK, keys | DONE |
 | EMPTY, queue, class, last lookup id, also mark | DONE, messages removed, and whether that was all: else ask again |
 | QUEUE, its name or identifier | DONE, what `store.queues.Queue` has |
-| LOOK, queue, rank, lookup id, limit, milliseconds to wait | DONE, messages behind that place, which stay |
+| LOOK, queue, rank, lookup id, limit | DONE, messages behind that place, which stay |
 | STATE, message id | DONE, what `confirm.Conclusion` has; DONE alone if nothing is known |
 | DISCARDED, destination | DONE, class |
 | BYE | none: the application will not ask about its last commit |
@@ -134,11 +134,6 @@ def take_question(wanted: Wanted, timeout: float) -> bytes:
     return frame(TAKE, *wanted, min(round(1000 * timeout), WAIT_MAX_MS))
 
 
-def look_question(queue: int, place: tuple[int, int], limit: int, timeout: float) -> bytes:
-    """LOOK as a frame. timeout: seconds."""
-    return frame(LOOK, queue, *place, limit, min(round(1000 * timeout), WAIT_MAX_MS))
-
-
 def number(value: Any, least: int = 0) -> int:
     """A number that the store may have. Raises Malformed."""
     if not isinstance(value, int) or not least <= value < 1 << 62:
@@ -238,7 +233,7 @@ QUESTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     PUT_BACK: (_keys,),
     EMPTY: (number, _emptying, number, bool),
     QUEUE: (_queue,),
-    LOOK: (number, _place, _place, _limit, _wait),
+    LOOK: (number, _place, _place, _limit),
     STATE: (number,),
     DISCARDED: (_name,),
     BYE: (),

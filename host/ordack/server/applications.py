@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ordack.api.reads import Here, Turn
 from ordack.api.remote import keep_alive
@@ -199,7 +199,6 @@ class Door:
         for application, answer in self.manager.applications.answers():
             if connection := self._of.get(application):
                 connection.answer(answer)
-        self.reading.again()
 
 
 class Connection(asyncio.Protocol):
@@ -359,8 +358,7 @@ class Connection(asyncio.Protocol):
             raise service.Malformed(f"`{kind}` of an operator comes from another machine")
         self._has_asked = True
         if kind in _LOOKS:
-            patience = parts[-1] / 1000 if kind == service.LOOK else 0.0
-            self._door.reading.ask(self, lambda here: _LOOKS[kind](here, *parts), patience)
+            self._door.reading.ask(self, lambda here: _LOOKS[kind](here, *parts))
             return
         asked: Take | Request | Emptying | PutBack
         if kind == service.TAKE:
@@ -385,8 +383,8 @@ def _state(here: Here, message_id: int) -> tuple[str, int, bool, int | None, boo
     return (found.answer, found.message_class, found.in_doubt, found.deadline, found.is_final)
 
 
-def _look(here: Here, queue: int, rank: int, lookup_id: int, limit: int, _wait: int) -> list[Any]:
-    return service.rows_of(here.look(queue, (rank, lookup_id), limit, 0.0))
+def _look(here: Here, queue: int, rank: int, lookup_id: int, limit: int) -> list[Any]:
+    return service.rows_of(here.look(queue, (rank, lookup_id), limit))
 
 
 _LOOKS: dict[str, Callable[..., Any]] = {
@@ -397,12 +395,7 @@ _LOOKS: dict[str, Callable[..., Any]] = {
 }
 
 
-class _Asked(NamedTuple):
-    """A question, and until when it may wait for something that is not empty, in monotonic seconds."""
-
-    asker: Connection
-    look: Callable[[Here], Any]
-    until: float
+_Asked = tuple[Connection, Callable[[Here], Any]]
 
 
 class Reading:
@@ -414,39 +407,29 @@ class Reading:
         self._store: StoreBeside | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._asked: list[_Asked] = []
-        self._waiting: list[_Asked] = []  # for what is not there yet
         self._is_busy = False
         self._is_over = False
 
-    def ask(self, asker: Connection, look: Callable[[Here], Any], patience: float) -> None:
-        """It wants to know; patience: seconds that it waits for something that is not empty."""
-        self._asked.append(_Asked(asker, look, time.monotonic() + patience))
-        self.again()
+    def ask(self, asker: Connection, look: Callable[[Here], Any]) -> None:
+        """It wants to know."""
+        self._asked.append((asker, look))
+        self._begin()
 
-    def again(self) -> None:
-        """Look, if there is something to look for; the store may have changed."""
-        if self._is_busy or self._is_over or not (self._asked or self._waiting):
+    def _begin(self) -> None:
+        if self._is_busy or self._is_over or not self._asked:
             return
         self._is_busy = True
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="ordack-reading")
         asked, self._asked = self._asked, []
-        waiting = [one for one in self._waiting if not one.asker.is_over]
-        self._waiting = []
-        loop = asyncio.get_running_loop()
-        done = loop.run_in_executor(self._thread, self._look, asked, waiting)
+        done = asyncio.get_running_loop().run_in_executor(self._thread, self._look, asked)
         done.add_done_callback(self._tell)
 
-    def _tell(self, done: asyncio.Future[list[tuple[_Asked, bytes | None]]]) -> None:
+    def _tell(self, done: asyncio.Future[list[tuple[Connection, bytes]]]) -> None:
         self._is_busy = False
-        if self._is_over or done.cancelled():
-            return
-        for one, answer in done.result():
-            if answer is None:
-                self._waiting.append(one)
-            else:
-                one.asker.answer(answer)
-        if self._asked:
-            self.again()
+        if not self._is_over and not done.cancelled():
+            for asker, answer in done.result():
+                asker.answer(answer)
+            self._begin()
 
     def close(self) -> None:
         """End what is under way, and answer no more."""
@@ -461,25 +444,15 @@ class Reading:
 
     # ---- in the thread
 
-    def _look(self, asked: Sequence[_Asked], waiting: Sequence[_Asked]) -> list[tuple[_Asked, bytes | None]]:
+    def _look(self, asked: Sequence[_Asked]) -> list[tuple[Connection, bytes]]:
+        return [(asker, self._answer(look)) for asker, look in asked]
+
+    def _answer(self, look: Callable[[Here], Any]) -> bytes:
         try:
             if self._here is None:
                 self._store = StoreBeside(self._folder)
                 self._here = Here(self._store, lambda: int(time.time()), Current(self._store), Turn())
-            here = self._here
-            has_changed = here.store.changed()  # before looking, so that nothing slips in between
-        except StoreError as error:
-            self._forget()
-            return [(one, service.failed(error)) for one in (*asked, *waiting)]
-        now = time.monotonic()
-        return [(one, self._answer(here, one, now)) for one in asked] + [
-            (one, self._answer(here, one, now) if has_changed or now >= one.until else None) for one in waiting
-        ]
-
-    def _answer(self, here: Here, one: _Asked, now: float) -> bytes | None:
-        try:
-            found = one.look(here)
-            return None if found == [] and now < one.until else service.frame(service.DONE, found)
+            return service.frame(service.DONE, look(self._here))
         except (NoSuchQueue, ValueError) as error:
             return service.failed(error)
         except StoreError as error:
