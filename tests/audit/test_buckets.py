@@ -106,15 +106,6 @@ def test_a_server_that_is_busy_twice_is_asked_again(s3: S3, plain: Path) -> None
     assert len(refusals) == 2
 
 
-@pytest.mark.slow
-def test_a_server_that_stays_busy_is_told(s3: S3, plain: Path) -> None:
-    url = s3.put("plant.pcap", plain.read_bytes())
-    s3.before = lambda method, _: "503 Slow Down" if method == "GET" else None
-    text = said(s3, "audit", "--no-spark", url, status=2)
-    assert url in text
-    assert "try again later" in text
-
-
 def test_a_slow_server_is_waited_for(s3: S3, plain: Path) -> None:
     url = s3.put("plant.pcap", plain.read_bytes())
     never = threading.Event()
@@ -161,12 +152,6 @@ def test_a_bucket_of_another_region_is_told(s3: S3, plain: Path) -> None:
     s3.before = lambda *_: "301 Moved Permanently"
     with pytest.raises(OptionError, match="AWS_REGION"):
         find_files(url)
-
-
-def test_names_with_all_kinds_of_letters(s3: S3, plain: Path) -> None:
-    url = s3.put("späte Schicht/#1 100% [a] +b=c&d.pcap", plain.read_bytes())
-    assert find_files(url) == find_files("s3a://plant/späte Schicht") == find_files("s3a://plant/*/#1*") == [url]
-    assert columnar.first_time(url) == columnar.first_time(str(plain))
 
 
 def test_no_room_for_what_is_fetched_is_told(s3: S3, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,20 +204,6 @@ def test_an_object_that_changes_while_it_is_read_gives_no_result(s3: S3, long: P
     with pytest.raises(RemoteError, match="not any more" if then == "gone" else "was replaced while it was read"):
         tasks.run([url])
     assert count[0] == 6
-
-
-def test_an_object_that_goes_while_its_folder_is_looked_at_is_told(s3: S3, plain: Path) -> None:
-    s3.put("captures/a.pcap", plain.read_bytes())
-    url = s3.put("captures/b.pcap", plain.read_bytes())
-
-    def go(method: str, path: str) -> None:
-        if method == "HEAD" and path.endswith("b.pcap"):
-            s3.before = lambda *_: None
-            s3.client.delete_object(Bucket="plant", Key="captures/b.pcap")
-
-    s3.before = go
-    with pytest.raises(OptionError, match=f"{url}: it is not there, or not any more"):
-        find_files("s3a://plant/captures")
 
 
 @pytest.mark.parametrize("name", ["s3a:/plant/x", "s3a://", "s3a:///x", "s3a://pla nt/x", "s3://a/x"])

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import errno
-import io
 import ipaddress
 import json
 import os
@@ -246,16 +245,7 @@ def test_the_files_have_at_most_the_size_and_the_oldest_go(tmp_path: Path) -> No
     assert len(found) > size // 2
 
 
-def test_a_capture_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    file = tmp_path / "plant.pcapng"
-    file.write_bytes(b"evidence")
-    Recorder(file, 1 << 20, lambda _line: None).close()
-    assert file.read_bytes() == b"evidence"
-    assert [path.name for path in files(file)] == ["plant.pcapng", "plant-000002.pcapng"]
-
-
-@pytest.mark.parametrize("order", ["the library", "tshark"])
-def test_a_capture_is_pcapng_that_others_read_and_tells_who_made_it(tmp_path: Path, order: str) -> None:
+def test_a_capture_is_pcapng_that_others_read_and_tells_who_made_it(tmp_path: Path) -> None:
     file = tmp_path / "plant.pcapng"
     before = time.time_ns()
     recorder = Recorder(file, 1 << 20, lambda _line: None)
@@ -263,30 +253,16 @@ def test_a_capture_is_pcapng_that_others_read_and_tells_who_made_it(tmp_path: Pa
     recorder.connection(("press7", 0), None, opened_here=False)
     recorder.close()
     after = time.time_ns()
-    if order == "the library":
-        data = file.read_bytes()
-        ends = int.from_bytes(data[4:8], "little")
-        header = dpkt.pcapng.SectionHeaderBlockLE(data[:ends])
-        section = {option.code: option.data for option in header.opts}
-        ends += int.from_bytes(data[ends + 4 : ends + 8], "little")
-        description = dpkt.pcapng.InterfaceDescriptionBlockLE(data[len(header) : ends])
-        interface = {option.code: option.data for option in description.opts}
-        times = [int(moment * 10**9) for moment, _ in dpkt.pcapng.Reader(io.BytesIO(data))]
-        assert section[1].startswith(b"sent and received by ordack serve on " + platform.node().encode())
-        assert section[4].startswith(b"ordack ")
-        assert interface[9] == b"\x09"  # if_tsresol: ns
-        assert b"headers are made up" in interface[3]
-    else:
-        said = subprocess.run(
-            ["tshark", "-r", file, "-N", "n", "-T", "fields", "-e", "frame.time_epoch", "-e", "ip.src_host"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        ).stdout.splitlines()
-        assert len(said) == 7
-        assert {line.split("\t")[1] for line in said[4:]} == {"press7", "169.254.0.1"}  # the serial line has its name
-        times = [int(line.split("\t")[0].replace(".", "")) for line in said]
+    assert b"sent and received by ordack serve on " + platform.node().encode() in file.read_bytes()
+    said = subprocess.run(
+        ["tshark", "-r", file, "-N", "n", "-T", "fields", "-e", "frame.time_epoch", "-e", "ip.src_host"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout.splitlines()
+    assert {line.split("\t")[1] for line in said[4:]} == {"press7", "169.254.0.1"}  # the serial line has its name
+    times = [int(line.split("\t")[0].replace(".", "")) for line in said]
     assert len(times) == 7
     assert before - 1000 <= times[0] <= times[-1] <= after + 1000
 
