@@ -136,25 +136,6 @@ def test_the_notebook_shows_windows_and_gaps(
     assert capsys.readouterr().out.endswith("3 rows in the table\n")
 
 
-def test_a_continuous_run_takes_what_comes_until_it_is_told_to_stop(
-    spark: SparkSession, folder: Path, table: Path
-) -> None:
-    write(folder, 1, 1, 3)
-    got: list[Progress] = []
-
-    def tell(batch: Progress) -> None:
-        got.append(batch)
-        if batch.number < 2:
-            write(folder, batch.number + 2, 10 * (batch.number + 1), 10 * (batch.number + 1))
-            write(folder, batch.number + 1, batch.number + 1, batch.number + 1, "other")
-
-    done = ingest(spark, job(folder, table, queue="line1"), continuous=True, interval=0.05, tell=tell,
-                  stop=lambda: len(got) == 3)  # fmt: skip
-    assert [batch.rows for batch in got] == [3, 1, 1]
-    assert done.rows == 5
-    assert rows(table) == [1, 2, 3, 10, 20]
-
-
 def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, folder: Path, table: Path) -> None:
     write(folder, 1, 1, 1)
     with pytest.raises(SchemaError, match=r"does not take the schema 't DOBLE': .*Unsupported data type"):

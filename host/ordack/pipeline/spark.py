@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 JAVA_MIN = 17  # of Spark 4
 DESCRIPTORS_MIN = 512  # 4.3 starts with 400 and not with 300
-SPARK_MIN = (4, 2)  # data sources in Python with a bound for a micro-batch and a target for Trigger.AvailableNow
 LOCAL = "local[*]"
-INSTALL = "install it with: pip install 'ordack[spark]'"
 PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITIONS_A_CORE = 4  # on one machine; Spark's 200 take twice the time for 200,000 messages on two cores
 
@@ -50,7 +48,6 @@ def spark_session(
     get this package from here; Python itself, at the same path or where PYSPARK_PYTHON says, and the packages of the
     extra "spark" they must have. Raises SparkMissing.
     """
-    _check_pyspark()
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -93,18 +90,6 @@ def register(spark: SparkSession) -> None:
     if not is_local(spark.sparkContext.master or LOCAL):
         _ship(spark)
     spark.dataSource.register(PacketSource)
-
-
-def _check_pyspark() -> None:
-    for module in ("pyspark", "pyarrow", "pandas", "cbor2", "numpy"):
-        if find_spec(module) is None:
-            raise SparkMissing(f"the Python package {module} is missing: {INSTALL}")
-    import pyspark
-
-    version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
-    if version < SPARK_MIN:
-        needed = ".".join(map(str, SPARK_MIN))
-        raise SparkMissing(f"pyspark is of version {pyspark.__version__}, {needed} or newer is needed: {INSTALL}")
 
 
 def _check_java() -> None:
