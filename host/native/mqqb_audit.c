@@ -231,7 +231,7 @@ static uint32_t latency_place(const mqqb_audit *a, uint32_t flow, uint32_t bucke
     uint32_t at, entry;
 
     for (at = hash(flow, bucket, 0) & mask; (entry = a->latency_index[at]) != 0; at = (at + 1) & mask) {
-        if (a->latencies[entry - 1].flow == flow && a->latencies[entry - 1].bucket == bucket) {
+        if (((a->latencies[entry - 1].flow ^ flow) | (a->latencies[entry - 1].bucket ^ bucket)) == 0) {
             break;
         }
     }

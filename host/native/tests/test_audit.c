@@ -714,8 +714,12 @@ static void test_connections_that_are_passed_over(void)
     (void)plain(FOREIGN, 0, 0);
     (void)message(1, 0, USUAL);
     CHECK_FOUND("");
+    (void)plain(FOREIGN, 0, 1);
+    (void)plain(END, 0, 0);
+    CHECK_FOUND("");
     CHECK_EQ(a.flows_used, 0);
     CHECK_EQ(a.foreign, 1);
+    CHECK_EQ(a.connections[0].direction[0].ended, 1);
 }
 
 /* ---- numbers and MessageIDs ---------------------------------------------------------------------- */
@@ -2132,8 +2136,246 @@ static void test_a_connection_that_was_left_and_others_forgotten(void)
     CHECK_FOUND("a");
 }
 
+/* So many that the index must tell apart ids of which one part or another is the same. */
+static void test_ids_that_share_a_part(void)
+{
+    start();
+    for (uint32_t k = 1; k <= 1500; k++) {
+        (void)message(1, 0, WITH(.source = 10 + k, .ordinal = 1, .stamp = FIRST, .id = k));
+        (void)message(1, 0, WITH(.source = 9, .ordinal = 1, .stamp = FIRST + k, .id = k));
+        (void)message(1, 0, WITH(.source = 8, .ordinal = k, .stamp = FIRST, .id = k));
+    }
+    for (uint32_t k = 1; k <= 1500; k++) {
+        (void)order_ack(1, WITH(.host = 10 + k, .ordinal = 1, .stamp = FIRST));
+    }
+    CHECK_FOUND("");
+    CHECK_EQ(a.flows_used, 1502);
+    CHECK_EQ(stray_count, 0);
+    for (uint32_t flow = 0; flow < a.flows_used; flow++) {
+        CHECK_EQ(counts_of_one(flow), a.flows[flow].key.source > 10);
+    }
+}
+
+static void test_more_classes_than_have_a_place(void)
+{
+    start();
+    for (uint32_t number = 1; number <= MQQB_AUDIT_CLASSES + 2; number++) {
+        (void)message(number, number - 1, USUAL);
+        (void)final_ack(number, WITH(.class = 0x8000 + number));
+    }
+    CHECK_FOUND("");
+    CHECK_EQ(a.flows[0].class_rest, 2);
+    CHECK_EQ(a.flows[0].class_counts[MQQB_AUDIT_CLASSES - 1], 1);
+}
+
+static void test_many_order_acks_wait(void)
+{
+    start();
+    for (uint32_t number = 1; number <= 20; number++) {
+        (void)message(number, number - 1, USUAL);
+        (void)session_ack(1, WITH(.base = number, .bits = 1));
+        (void)order_ack(number, USUAL);
+        if (number == 12) {
+            (void)session_ack(0, USUAL);
+        }
+    }
+    (void)message(8, 7, USUAL);
+    (void)session_ack(0, USUAL);
+    CHECK_FOUND("T");
+
+    start(); /* those that wait for ever take no place from those of the next connection */
+    for (uint32_t number = 1; number <= 6; number++) {
+        (void)message(number, number - 1, USUAL);
+        (void)order_ack(number, USUAL);
+    }
+    opened(1, 0, SENDER);
+    for (uint32_t number = 7; number <= 10; number++) {
+        (void)message(number, number - 1, WITH(.connection = 1));
+        (void)session_ack(1, WITH(.connection = 1, .base = number - 6, .bits = 1));
+        (void)order_ack(number, WITH(.connection = 1));
+    }
+    (void)session_ack(0, WITH(.connection = 1, .ack = 0xFFFD)); /* for the first of these four */
+    (void)message(7, 6, WITH(.connection = 1));
+    CHECK_FOUND("T");
+}
+
+static void test_late_final_acks_of_two_sequences(void)
+{
+    uint32_t waiting;
+
+    start();
+    for (uint32_t ordinal = 1; ordinal <= 90; ordinal++) { /* those that wait keep their slots for long */
+        (void)message(1, 0, WITH(.ordinal = ordinal, .flags = ordinal <= 80 ? JN : 0));
+        (void)order_ack(1, WITH(.ordinal = ordinal));
+    }
+    give();
+    waiting = a.flows[0].outcomes[MQQB_AUDIT_WAITING];
+    CHECK(waiting > 0);
+    (void)final_ack(1, WITH(.ordinal = 85)); /* has lost its slot, and was only stored */
+    (void)final_ack(1, WITH(.ordinal = 89));
+    give();
+    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_RECEIVED], 2);
+    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_WAITING], waiting);
+    CHECK_FOUND("");
+    CHECK_OUTCOMES(&a.flows[0], 2, 8, 80, 0, 0);
+}
+
+static void test_final_acks_without_a_slot_or_a_place(void)
+{
+    start();
+    for (uint32_t number = 1; number <= 2000; number++) {
+        (void)message(number, number - 1, USUAL);
+        (void)session_ack(1, USUAL);
+    }
+    (void)final_ack(3, USUAL); /* no OrderAck yet: neither stored nor waiting */
+    (void)final_ack(3, WITH(.class = 0x8003));
+    CHECK_FOUND("");
+    CHECK_EQ(counts_of(0).final_acked, 2);
+    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_RECEIVED], 0);
+}
+
+static void test_an_answer_after_the_deadline(void)
+{
+    start();
+    for (uint32_t number = 1; number <= 4; number++) {
+        (void)message(number, number - 1, WITH(.flags = number < 4 ? JN : 0, .ttbr = number == 3 ? 0 : 5));
+    }
+    (void)order_ack(4, USUAL);
+    now += 20 * SECOND;
+    for (uint32_t number = 1; number <= 4; number++) {
+        (void)final_ack(number, WITH(.class = number == 2 ? 0xC002 : 0x4000));
+    }
+    CHECK_FOUND("");
+    CHECK_OUTCOMES(&a.flows[0], 2, 0, 0, 0, 2);
+    CHECK_EQ(counts_of(0).unsettled, 0);
+}
+
+static void test_a_sequence_without_slots(void)
+{
+    start_two();
+    (void)message(1, 0, USUAL);
+    (void)message(4, 3, WITH(.connection = 1));
+    (void)plain(HOLE, 0, 0);
+    (void)message(8, 7, WITH(.old = 1));   /* relies on what may have been in the hole */
+    (void)message(12, 11, WITH(.old = 1)); /* and this on what was not there */
+    for (uint32_t number = 4; number <= 12; number += 4) {
+        (void)final_ack(number, WITH(.class = 0x8003));
+    }
+    (void)final_ack(1, WITH(.class = 0x8003));
+    for (uint32_t ordinal = 2; ordinal <= 8; ordinal++) {
+        (void)message(1, 0, WITH(.ordinal = ordinal, .old = 1));
+    }
+    (void)order_ack(8, USUAL);
+    (void)order_ack(12, USUAL);
+    CHECK_FOUND("s");
+    CHECK_EQ(found[0].number, 12);
+    CHECK_EQ(found[0].packets, 1);
+}
+
+static void test_resent_after_the_final_ack(void)
+{
+    uint32_t shown, final, proof, again;
+
+    start();
+    shown = message(1, 0, USUAL);
+    final = final_ack(1, WITH(.class = 0xC001));
+    proof = session_ack(0, USUAL);
+    again = message(1, 0, USUAL);
+    CHECK_FOUND("T");
+    CHECK_SHOWN(0, shown, final, proof, again);
+    CHECK_EQ(found[0].a, 0xC001);
+    CHECK_EQ(found[0].packet[1].time - found[0].packet[0].time, MS);
+
+    start();
+    (void)message(1, 0, USUAL);
+    (void)final_ack(1, USUAL);
+    (void)message(1, 0, USUAL); /* crossed */
+    CHECK_FOUND("");
+}
+
+static void test_messages_without_a_slot(void)
+{
+    start();
+    for (uint32_t number = 1; number <= 3000; number++) {
+        (void)message(number, number - 1, WITH(.flags = number % 2 != 0 ? JN : 0));
+        if (number % 30 == 0) {
+            (void)order_ack(number, USUAL);
+            (void)session_ack(1, USUAL);
+        }
+    }
+    (void)message(5, 4, USUAL); /* has lost its slot: that is still a resend */
+    (void)final_ack(7, WITH(.class = 0xC001));
+    for (uint32_t number = 9; number < 3000; number += 2) {
+        (void)final_ack(number, USUAL);
+    }
+    (void)final_ack(10, USUAL);
+    CHECK_FOUND("");
+    CHECK_EQ(counts_of(0).messages, 3000);
+    CHECK_EQ(counts_of(0).resends, 1);
+    CHECK_EQ(counts_of(0).order_acked, 3000);
+    CHECK_EQ(counts_of(0).final_acked, 1 + 1496 + 1);
+    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_RECEIVED], 1496 + 1);
+    CHECK_EQ(a.flows[0].class_counts[0], 1);
+}
+
+/* Resends of which the proof cannot be counted, and those that a later SessionHeader covers. */
+static void test_resends_and_holes(void)
+{
+    for (uint32_t side = 0; side < 2; side++) {
+        start();
+        (void)plain(HOLE, 0, side);
+        (void)message(1, 0, USUAL);
+        (void)session_ack(1, WITH(.base = 1, .bits = 1));
+        (void)order_ack(1, USUAL);
+        if (side == 1) {
+            (void)final_ack(1, USUAL);
+        }
+        (void)session_ack(0, USUAL);
+        (void)message(1, 0, USUAL);
+        CHECK_FOUND("c");
+    }
+
+    start();
+    (void)message(1, 0, USUAL);
+    (void)session_ack(1, WITH(.base = 1, .bits = 1));
+    (void)message(2, 1, USUAL);
+    (void)order_ack(2, USUAL);
+    (void)session_ack(0, USUAL);
+    (void)message(2, 1, USUAL); /* no SessionHeader covers it */
+    (void)session_ack(1, WITH(.base = 2, .bits = 3));
+    (void)message(2, 1, USUAL); /* nothing shows that its sender has that one */
+    (void)session_ack(1, WITH(.base = 2, .bits = 7));
+    (void)order_ack(2, USUAL);
+    (void)session_ack(0, USUAL);
+    (void)message(2, 1, USUAL);
+    CHECK_FOUND("T");
+}
+
+/* A direction has more sources than are remembered: a hole is one of these hosts. */
+static void test_many_sources(void)
+{
+    start();
+    for (uint32_t source = SENDER; source < SENDER + 6; source++) {
+        (void)message(1, 0, WITH(.source = source, .flags = 1));
+    }
+    (void)order_ack(2, WITH(.host = SENDER + 5));
+    now += 2 * SECOND;
+    (void)plain(HOLE, 0, 0);
+    (void)order_ack(3, WITH(.host = SENDER + 5));
+    CHECK_FOUND("A!!!!a");
+}
+
 static void all(void)
 {
+    RUN("mqqb_audit.h", test_messages_without_a_slot);
+    RUN("B-244", test_resent_after_the_final_ack);
+    RUN("B-270", test_a_sequence_without_slots);
+    RUN("C-23 C-34 C-35", test_an_answer_after_the_deadline);
+    RUN("mqqb_audit.h", test_final_acks_without_a_slot_or_a_place);
+    RUN("C-25", test_late_final_acks_of_two_sequences);
+    RUN("B-236", test_many_order_acks_wait);
+    RUN("C-26", test_more_classes_than_have_a_place);
+    RUN("mqqb_audit.h", test_ids_that_share_a_part);
     RUN("mqqb_audit.h", test_buckets);
     RUN("B-007 B-008 B-230", test_a_clean_stream);
     RUN("C-25 C-26 C-27 C-40", test_outcomes);
@@ -2170,6 +2412,8 @@ static void all(void)
     RUN("B-110", test_a_hole_makes_unsure);
     RUN("B-110", test_another_pair_of_hosts);
     RUN("mqqb_audit.h", test_an_interrupted_capture);
+    RUN("B-236 B-244", test_resends_and_holes);
+    RUN("mqqb_audit.h", test_many_sources);
     RUN("mqqb_audit.h", test_what_comes_late_withdraws);
     RUN("B-104 B-105 B-227", test_count_mismatch);
     RUN("OP-14", test_a_header_in_a_message);

@@ -1367,6 +1367,46 @@ static void test_what_is_forgotten(void)
     }
 }
 
+/* Connections that differ in one end only. */
+static void test_many_connections_of_one_port(void)
+{
+    const size_t size = make_message(stream, 5);
+
+    pcap(&f, 101, 0, 0);
+    for (int twice = 0; twice < 2; twice++) {
+        for (uint8_t host = 0; host < 100; host++) {
+            const size_t n = tcp(0, (uint32_t)twice * (uint32_t)size, 0, 0, stream, size);
+            frame[18] = host;
+            record(&f, frame, n, n);
+        }
+    }
+    finish();
+    CHECK_EQ(r->c.connections_used, 100);
+    CHECK_EQ(r->rows, 400);
+}
+
+/* Two ends whose addresses add up to the same as two others are not the same connection. */
+static void test_sums_of_addresses(void)
+{
+    mqqb_capture_connection k = {0};
+    size_t n;
+
+    pcap(&f, 101, 0, 0);
+    for (uint8_t i = 0; i < 2; i++) {
+        n = put_tcp(frame, 0, 0, 50000, 1, 1, ACK, NOTHING, 0);
+        frame[15] = (uint8_t)(10 + i);
+        frame[19] = (uint8_t)(20 - i);
+        record(&f, frame, n, n);
+    }
+    CHECK_EQ(route_all(), 2);
+    CHECK(routed[0].key != routed[1].key);
+    CHECK(routed[0].pair != routed[1].pair);
+    memcpy(k.end[1].word, frame + 12, 4);
+    memcpy(k.end[0].word, frame + 16, 4);
+    k.end[1].word[4] = 50000;
+    CHECK_EQ(mqqb_capture_pair(&k), routed[1].pair);
+}
+
 int main(int argc, char **argv)
 {
     seed_random(argc, argv, 20261121);
@@ -1375,6 +1415,8 @@ int main(int argc, char **argv)
     if (r == NULL || again == NULL) {
         return 1;
     }
+    RUN("mqqb_capture.h", test_sums_of_addresses);
+    RUN("mqqb_capture.h", test_many_connections_of_one_port);
     RUN("B-429", test_a_conversation);
     RUN("wire.md 4.2", test_segments_of_every_size);
     RUN("wire.md 4.2", test_segments_in_any_order_and_twice);

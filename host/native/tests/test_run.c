@@ -575,9 +575,87 @@ static void test_departs_up_to_another_one(void)
     }
 }
 
+/* Offsets are 32 bits wide, so a call never looks further. Only the packet that ends the run is there. */
+static void test_size_above_32_bits(void)
+{
+    const message m = board_message(5);
+    uint8_t nothing[PACKET] = {0};
+    mqqb_run_template t;
+    layout l;
+
+    CHECK_EQ(mqqb_run_learn(&t, stream, first_of(stream, &m, &l)), 1);
+    if (sizeof(size_t) > 4) {
+        CHECK_EQ(mqqb_run_find(&t, nothing, (size_t)((uint64_t)1 << 32) + 16, found, MESSAGES), 0);
+    }
+}
+
+/* Names that end where the packet does: the walk needs two bytes of the next name, and the headers behind. */
+static void test_names_at_the_end(void)
+{
+    message m = board_message(5);
+    layout l;
+    size_t size, count;
+
+    m.user_flags |= AQ_DIRECT;
+    size = first_of(stream, &m, &l);
+    for (count = size - l.destination - 96; count < size - l.destination + 8; count++) {
+        le(stream + l.destination, count, 2);
+        CHECK(!learns(stream, size));
+    }
+    m.user_flags = DQ_DIRECT | DM | TH | CQ;
+    m.tx_flags = TX_CG;
+    size = first_of(stream, &m, &l);
+    for (count = 2; count < size - l.destination; count++) {
+        memset(stream + l.admin, 0xFF, size - l.admin); /* CG is set wherever the header is taken to be */
+        le(stream + l.destination, count, 2);
+        CHECK(!learns(stream, size));
+    }
+}
+
+/* Sizes that lie, and packets that end anywhere: never a template, never a read outside. */
+static void test_templates_that_lie(void)
+{
+    static const uint32_t sizes[] = {0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF, 0x10000, 1, 0xFFFFFF00};
+    message m = board_message(5);
+    layout l;
+    size_t size, cut, i;
+
+    for (i = 0; i < 4; i++) {
+        m.name = i & 1 ? "x" : "TCP:10.0.0.1\\private$\\a long name of a queue";
+        m.user_flags = DQ_DIRECT | DM | TH | (i & 1 ? AQ_DIRECT | 7u << 16 : 0) | (i & 2 ? CQ : 0);
+        m.tx_flags = i & 2 ? TX_CG : 0;
+        size = first_of(stream, &m, &l);
+        CHECK(learns(stream, size));
+        for (cut = 0; cut < size; cut++) {
+            le(stream + PACKET_SIZE_AT, cut, 4);
+            CHECK(!learns(stream, cut));
+        }
+        le(stream + PACKET_SIZE_AT, size, 4);
+        for (cut = 0; cut <= 0xFFFF; cut += 1 + cut / 64) { /* the length of the name */
+            le(stream + l.destination, cut, 2);
+            (void)learns(stream, size);
+        }
+    }
+    m = board_message(5);
+    size = first_of(stream, &m, &l);
+    for (i = 0; i < LENGTH(sizes); i++) {
+        le(stream + l.properties + EXTENSION_SIZE, sizes[i], 4);
+        CHECK(!learns(stream, size));
+        le(stream + l.properties + EXTENSION_SIZE, 0, 4);
+        le(stream + l.properties + MESSAGE_SIZE, sizes[i], 4);
+        le(stream + l.properties + ALLOCATION_BODY_SIZE, sizes[i], 4);
+        CHECK(!learns(stream, size));
+        le(stream + l.properties + MESSAGE_SIZE, m.body_size, 4);
+        le(stream + l.properties + ALLOCATION_BODY_SIZE, m.body_size, 4);
+    }
+}
+
 int main(int argc, char **argv)
 {
     seed_random(argc, argv, 1802);
+    RUN("B-430 B-432", test_templates_that_lie);
+    RUN("B-430", test_names_at_the_end);
+    RUN("mqqb_run.h", test_size_above_32_bits);
     RUN("B-430", test_templates_of_every_layout);
     RUN("mqqb_run.h B-291 B-294", test_what_is_no_template);
     RUN("mqqb_run.h", test_a_run_says_what_differs);

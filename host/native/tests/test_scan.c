@@ -651,9 +651,78 @@ static void test_every_byte_damaged(void)
     }
 }
 
+/* PacketSize cuts the chain at every byte: whatever is announced is then missing, and nothing outside is read. */
+static void test_chain_cut_everywhere(void)
+{
+    message m = full;
+    layout l;
+    size_t size, cut;
+
+    m.base_flags &= ~0x10u;
+    m.trailing = 0;
+    size = put(&m, &l);
+    for (cut = 120; cut < size; cut++) {
+        le(packet + 8, cut, 4);
+        scan_one(packet, cut);
+        CHECK_EQ(AT(KIND, 0), MQQB_KIND_MALFORMED);
+        /* The label's or a text's sizes are all right; what is missing is bytes. A body that runs past is a bad size. */
+        CHECK(AT(STATUS, 0) == (uint32_t)MQQB_SCAN_BAD_CHAIN);
+    }
+    le(packet + 8, size, 4);
+    expect_kind(packet, size, MQQB_KIND_USER_MESSAGE);
+}
+
+/* The smallest message: no names, no label, no body. */
+static void test_smallest_message(void)
+{
+    const message m = {.message_id = 1};
+    const size_t size = put(&m, NULL);
+
+    CHECK_EQ(size, 120);
+    expect_kind(packet, size, MQQB_KIND_USER_MESSAGE);
+    CHECK_EQ(AT(DESTINATION_OFFSET, 0), 0);
+    CHECK_EQ(AT(DESTINATION_SIZE, 0), 0);
+    CHECK_EQ(AT(LABEL_OFFSET, 0), 0);
+    CHECK_EQ(AT(LABEL_LENGTH, 0), 0);
+    CHECK_EQ(AT(BODY_OFFSET, 0), 120);
+    CHECK_EQ(AT(BODY_SIZE, 0), 0);
+    CHECK_EQ(AT(SESSION_OFFSET, 0), 0);
+}
+
+static void test_what_is_no_ack(void)
+{
+    static const struct {
+        unsigned user_flags, queue_id, message_class;
+        const char *label;
+    } cases[] = {
+        {DQ_PRIVATE, 5, 0x00FF, "QM Ordering Ack"}, {DQ_PRIVATE, 0x10004, 0x00FF, "QM Ordering Ack"},
+        {DQ_PUBLIC, 4, 0x00FF, "QM Ordering Ack"},  {0, 4, 0x00FF, "QM Ordering Ack"},
+        {DQ_PRIVATE, 4, 0x00FF, "QM Ordering ack"}, {DQ_PRIVATE, 4, 0x00FF, "QM Ordering Ack "},
+        {DQ_PRIVATE, 4, 0x00FF, "QM Ordering Ac"},  {DQ_PRIVATE, 4, 0x00FF, NULL},
+        {DQ_PRIVATE, 4, 0x0000, "QM Ordering Ack"}, {DQ_PRIVATE, 4, 0x00FE, "QM Ordering Ack"},
+        {DQ_PRIVATE, 4, 0x0100, "QM Ordering Ack"}, {DQ_PRIVATE, 4, 0x3FFF, "QM Ordering Ack"},
+        {DQ_PRIVATE, 4, 0x0002, "QM Ordering Ack"}, {DQ_PRIVATE, 4, 0x8000, "another"},
+    };
+    size_t i;
+
+    for (i = 0; i < LENGTH(cases); i++) {
+        message m = ack;
+        layout l;
+        m.user_flags = cases[i].user_flags;
+        m.queue_id = cases[i].queue_id;
+        m.message_class = cases[i].message_class;
+        m.label = cases[i].label;
+        expect_kind(packet, put_ack(&m, &l), MQQB_KIND_USER_MESSAGE);
+        CHECK_EQ(AT(ACK_TX_SEQUENCE_NUMBER, 0), 0);
+    }
+}
+
 int main(int argc, char **argv)
 {
     seed_random(argc, argv, 1801);
+    RUN("B-175 B-176 B-177", test_what_is_no_ack);
+    RUN("B-177 B-429", test_smallest_message);
+    RUN("B-430", test_chain_cut_everywhere);
     RUN("B-171 B-430", test_every_queue_name);
     RUN("B-431", test_text_of_every_length);
     RUN("B-431", test_empty_text);
