@@ -1,4 +1,4 @@
-"""When it is known at the latest whether a message was received, and whether its state is final."""
+"""When it is known at the latest whether a message was received; and clocks that are not set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ordack.broker.serve_log import Log
+from ordack.cli import serve
 from ordack.client import Client
+from ordack.store import StoreError
 
 from tests.support.command import as_json, ordack, set_numbers
 
@@ -55,3 +58,21 @@ def test_the_deadline_is_shown_to_operators_and_applications(
         assert state.deadline is not None
         assert begin + after <= state.deadline < begin + after + LATER_S
         assert datetime.fromtimestamp(state.deadline).astimezone().isoformat(" ") in text
+
+
+def test_nothing_is_sent_while_the_clock_is_not_set(store: Path) -> None:
+    with Client(store, clock=lambda: 1000) as client:
+        with pytest.raises(StoreError, match="set it first"):
+            client.send(HERE, b"x")
+        assert list(client.queue(HERE).peek()) == []
+
+
+def test_serve_waits_until_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = [2e9, 5.0, 4.0]
+    said: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: shown.pop() if len(shown) > 1 else shown[0])
+        patch.setattr(time, "sleep", lambda _seconds: None)
+        serve._open_when_there_is_room(tmp_path / "store", True, Log(said.append)).close()
+    assert shown == [2e9]
+    assert "the clock of this machine is not set" in said[0]
