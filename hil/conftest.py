@@ -171,15 +171,10 @@ def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], Path]:
-    """Makes the file of boards that is used. No test meets a board that is in use here, or that another one has loaded
-    a firmware into.
-    """
+    """Makes the file of boards that is used. No test meets a board that is in use here."""
     import yaml
     from ordack.boards import claim
 
-    from hil import drivers
-
-    monkeypatch.setattr(drivers, "_LOADED", {})
     monkeypatch.setattr(claim, "FOLDER", tmp_path)
 
     def make(described: dict[str, Any]) -> Path:

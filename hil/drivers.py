@@ -2,12 +2,8 @@
 and the boards of a labgrid environment. A file of boards has `imports: [hil.drivers]`; hil/README.md shows one.
 """
 
-import contextlib
 import fcntl
-import hashlib
 import re
-import shlex
-import subprocess
 import threading
 import time
 import warnings
@@ -18,25 +14,21 @@ from typing import Any, ClassVar, Final
 import attr
 import serial
 from attr.validators import ge, instance_of, optional
-from labgrid import Environment, Target
+from labgrid import Environment
 from labgrid.binding import BindingError
 from labgrid.driver import Driver
 from labgrid.exceptions import InvalidConfigError, NoConfigFoundError, NoSupplierFoundError, RegistrationError
 from labgrid.factory import target_factory
-from labgrid.protocol import BootstrapProtocol, PowerProtocol, ResetProtocol
+from labgrid.protocol import PowerProtocol, ResetProtocol
 from labgrid.resource import NetworkSerialPort
-from labgrid.strategy import Strategy, StrategyError
 from ordack.boards.claim import Claim, names_of
 from ordack.boards.repl import Board as Repl
-from ordack.boards.repl import BoardError, Silent, write_limit
+from ordack.boards.repl import BoardError, write_limit
 
 from hil import real
-from hil.boards import SENSOR, BoardMissing, Line, Log, Quarantined
-from hil.real import AGAIN_S, LabBoard, aliases, bounded, claimed, identity, url
+from hil.boards import BoardMissing, Line, Log, Quarantined
+from hil.real import LabBoard, aliases, claimed, identity, url
 
-LOAD_DEADLINE_S: Final = 900.0  # 4 MiB at 115,200 baud take 6 minutes
-_LOADED: Final[dict[str, str]] = {}
-"""What this process has loaded into a board: the hash of its firmware."""
 _READ_TIMEOUT_S: Final = 0.1
 _INTERRUPT: Final = b"\r\x03\x02"  # and out of a raw REPL
 _PROMPT: Final = b">>> "
@@ -118,14 +110,6 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
             for text in lines:
                 log.append(Line(life, text.decode(errors="replace").rstrip("\r")))
 
-    def enter_bootloader(self) -> None:
-        """The board leaves MicroPython for what its tools talk to. Raises OSError."""
-        try:
-            with self.repl(Log(), 0) as repl, contextlib.suppress(Silent):  # it has left
-                repl.run("import machine\nmachine.bootloader()")
-        except BoardError as error:
-            raise OSError(f"board {self.target.name}: {error}") from None
-
     def answers(self, seconds: float) -> bool:
         """Whether the board says anything within so many seconds when it is asked to."""
         end = time.monotonic() + seconds
@@ -160,44 +144,6 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
 
 @target_factory.reg_driver
 @attr.s(eq=False)
-class ExternalLoaderDriver(Driver, BootstrapProtocol):  # type: ignore[misc]
-    """Loads a firmware with a command in which {image} is its file, as ExternalPowerDriver switches power. It is tried
-    again for `within_s` seconds: a bootloader takes its time to appear. `bootloader`: MicroPython is told to enter that
-    first, for tools that cannot do it.
-    """
-
-    cmd: str = attr.ib(validator=instance_of(str))
-    bootloader: bool = attr.ib(default=False, validator=instance_of(bool))
-    within_s: float = number(30.0)
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        if "{image}" not in self.cmd:
-            raise ValueError(f"cmd: {self.cmd!r} does not say where {{image}} stands")
-
-    def load(self, filename: str) -> None:
-        """Raises OSError, with what the tool said last."""
-        if not Path(filename).is_file():
-            raise OSError(f"board {self.target.name}: there is no firmware {filename}")
-        if self.bootloader:
-            self.target.get_driver(MicroPythonDriver, activate=False).enter_bootloader()
-        command = [word.replace("{image}", filename) for word in shlex.split(self.cmd)]
-        end = time.monotonic() + self.within_s
-        while True:
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-            except FileNotFoundError:
-                raise OSError(f"board {self.target.name}: {command[0]} is not installed") from None
-            if done.returncode == 0:
-                return
-            if time.monotonic() >= end or done.returncode < 0:  # it was killed
-                said = f"{done.stdout}{done.stderr}".strip()
-                raise OSError(f"board {self.target.name}: {shlex.join(command)} ended with {done.returncode}: {said}")
-            time.sleep(AGAIN_S)
-
-
-@target_factory.reg_driver
-@attr.s(eq=False)
 class NodeDriver(Driver):  # type: ignore[misc]
     """A real board whose application is a node: what switches it, how it reaches the queue manager, what it can bear.
 
@@ -211,7 +157,6 @@ class NodeDriver(Driver):  # type: ignore[misc]
         "micropython": MicroPythonDriver,
         "power": PowerProtocol,
         "button": {ResetProtocol, None},
-        "loader": {BootstrapProtocol, None},
     }
     button: Any
     line: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
@@ -240,59 +185,6 @@ class NodeDriver(Driver):  # type: ignore[misc]
         return identity(self.micropython.port)
 
 
-@target_factory.reg_driver
-@attr.s(eq=False)
-class BoardStrategy(Strategy):  # type: ignore[misc]
-    """Which firmware a board has. `firmware` names the image that is flashed, from `images` of the file;
-    without it the firmware that a board has stays.
-    """
-
-    bindings: ClassVar[dict[str, Any]] = {"node": NodeDriver}
-    firmware: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        self.board: LabBoard | None = None
-
-    @property
-    def image(self) -> Path | None:
-        """The file of that firmware."""
-        return None if self.firmware is None else Path(self.target.env.config.get_image_path(self.firmware))
-
-    def open(self, application: Path = SENSOR) -> LabBoard:
-        """The board as campaigns see it. Raises BoardMissing."""
-        self.board = LabBoard(self.node, application)
-        return self.board
-
-    def load(self) -> None:
-        """Load the firmware, if the file names one and a driver that loads it, unless this process has done that. The
-        board is off before and after. Raises OSError.
-        """
-        if self.image is not None and self.node.loader is not None and _LOADED.get(self.target.name) != self._digest():
-            self.flash()
-
-    def _digest(self) -> str:
-        return hashlib.sha256(self.image.read_bytes()).hexdigest() if self.image and self.image.is_file() else ""
-
-    def flash(self) -> None:
-        """Load the firmware; the board is off before and after. Raises StrategyError, OSError."""
-        loader = self.node.loader
-        if loader is None:
-            raise StrategyError(f"board {self.target.name} has a firmware and no driver that loads it")
-        assert self.board is not None
-        self.board.switch.on()
-
-        def load() -> None:
-            self.target.activate(loader)
-            loader.load(str(self.image))
-
-        complaint = f"{type(loader).__name__} has not loaded its firmware within"
-        bounded(self.target.name, complaint, load, LOAD_DEADLINE_S)
-        self.target.deactivate(loader)
-        self.board.switch.off()
-        _LOADED[self.target.name] = self._digest()
-
-
 # The file of boards, with its errors in a sentence
 
 
@@ -303,23 +195,6 @@ def table(found: Any, where: str, *keys: str) -> dict[str, Any]:
     if unknown := [str(key) for key in found if keys and key not in keys]:
         raise BoardMissing(f"{where}: {', '.join(unknown)}: nobody reads that; there are {', '.join(keys)}")
     return found
-
-
-def parts(described: dict[str, Any], where: str) -> None:
-    """Raises BoardMissing for resources or drivers of a board of which labgrid would not say which is wrong."""
-    for kind in ("resources", "drivers"):
-        found = described.get(kind, {})
-        for entry in found if isinstance(found, list) else [found]:
-            for name, arguments in table(entry, f"{where}: {kind}").items():
-                if "cls" in entry:  # labgrid's other form
-                    continue
-                match = table(arguments, f"{where}: {kind}: {name}").get("match", {})
-                for key, value in table(match, f"{where}: {name}: match").items():
-                    if not isinstance(value, str):
-                        raise BoardMissing(f"{where}: {name}: match: {key}: {value!r} is no text: put it in quotes")
-                if name == "USBSerialPort" and not match:
-                    has = ", ".join(map(str, arguments)) or "nothing"
-                    raise BoardMissing(f"{where}: {name} has {has}: without a match any port fits")
 
 
 def reason(error: BaseException) -> str:
@@ -342,8 +217,7 @@ def load(path: Path) -> Environment:
         if twice := re.search("duplicate YAML dictionary key '(.*)'", str(error)):
             raise BoardMissing(f"{path}: {twice[1]} stands there twice: give one another name, or remove it") from None
         raise BoardMissing(f"{path}: {where}{reason(error)}") from None
-    known = table(environment.config.data, str(path), *FILE)
-    table(known.get("images", {}), f"{path}: images")
+    table(environment.config.data, str(path), *FILE)
     if not isinstance(targets, dict) or not all(isinstance(target, dict) for target in targets.values()):
         raise BoardMissing(f"{path}: targets: must be a table of boards, each with resources: and drivers:")
     if not targets:
@@ -367,20 +241,20 @@ def quarantine(environment: Environment, name: str) -> str:
     return str(environment.config.get_target_option(name, QUARANTINE, "") or "")
 
 
-def target_of(environment: Environment, name: str) -> Target:
-    """One board of it with its drivers, of which none is active. Raises BoardMissing with the board, if it is described
-    wrongly or in quarantine.
+def node_of(environment: Environment, name: str) -> NodeDriver:
+    """The driver of one board, which is not active. Raises BoardMissing with the board, if it is described wrongly or
+    in quarantine.
     """
     where = f"{environment.config_file}: board {name}"
     described = table(environment.config.get_targets()[name], where, *TARGET)
     table(described.get("options", {}), f"{where}: options", QUARANTINE)
     if why := quarantine(environment, name):
         raise Quarantined(f"{where} is in quarantine: {why}")
-    parts(described, where)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # a key that nobody reads
-            return environment.get_target(name)
+            found: NodeDriver = environment.get_target(name).get_driver(NodeDriver, activate=False)
+            return found
     except Exception as error:
         if not isinstance(error, WRONG) and type(error).__module__ != CLIENT:
             raise
@@ -389,23 +263,9 @@ def target_of(environment: Environment, name: str) -> Target:
 
 def open_board(environment: Environment, name: str, application: Path) -> LabBoard:
     """A board of this file, switched off. Raises BoardMissing."""
-    made = target_of(environment, name)
+    node = node_of(environment, name)
     try:
-        board = strategy(made).open(application)
+        return LabBoard(node, application)
     except BaseException:
-        made.cleanup()
+        node.target.cleanup()
         raise
-    return board
-
-
-def strategy(made: Target) -> BoardStrategy:
-    """Raises BoardMissing if the board has none, or one whose firmware the file does not have."""
-    try:
-        found: BoardStrategy = made.get_driver(BoardStrategy, activate=False)
-    except NoSupplierFoundError as error:
-        raise BoardMissing(f"board {made.name}: {reason(error)}") from None
-    images = made.env.config.data.get("images", {})
-    if found.firmware is not None and found.firmware not in images:
-        there = ", ".join(images) or "none"
-        raise BoardMissing(f"board {made.name}: firmware: {found.firmware!r} is none of images: of the file: {there}")
-    return found

@@ -8,10 +8,9 @@ import subprocess
 import sys
 import time
 from asyncio.subprocess import create_subprocess_exec
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mqqb import confirm
@@ -21,7 +20,7 @@ from hil.boards import POWER, RESET, SENSOR, Board
 from hil.faults import CutSchedule, FaultProxy
 from hil.progress import Progress
 from hil.queue_manager import QUEUE, CampaignFailed, QueueManager
-from hil.report import Erased, Figures, Received, Timeline, View, compare, read_ledger, read_received
+from hil.report import Erased, Figures, Received, View, compare, read_ledger, read_received
 from hil.scenario import (
     BEFALL,
     BOARD,
@@ -147,8 +146,6 @@ class Part:
     progress: Progress = field(default_factory=Progress)
     victims: dict[str, Victim] = field(default_factory=dict)
     in_queue: int = 0
-    timeline: Timeline = field(default_factory=Timeline)
-    noted: Counter[str] = field(default_factory=Counter)
     guid: str = ""
     tls: dict[str, object] = field(default_factory=dict)
 
@@ -261,8 +258,6 @@ class Part:
                 stored = sum(campaign.progress.stored for campaign in self.fleet)
                 self.victims[MANAGER].tick(stored // len(self.fleet), now)
             figures = self.figures()
-            counts = figures["sent"], figures["acknowledged"], figures["stored"]
-            self.timeline.note(now - begun, counts, self._new_faults())
             view.update(figures)
             if figures != before:
                 before, changed = figures, now
@@ -271,14 +266,6 @@ class Part:
             if now > begun + deadline_s:
                 raise CampaignFailed(f"not done within {deadline_s:g} s: {self._lacking(figures)}")
             await asyncio.sleep(TICK_S)
-
-    def _new_faults(self) -> Iterator[str]:
-        """What was made since the last time."""
-        made = {name: [one.planned.way for one in victim.made] for name, victim in self.victims.items()}
-        made["link"] = [f"{one.kind} {one.direction}" for one in self.schedule.made]
-        for name, found in made.items():
-            yield from (f"{name}: {one}" for one in found[self.noted[name] :])
-            self.noted[name] = len(found)
 
     @property
     def is_withheld(self) -> bool:
@@ -377,9 +364,9 @@ class Part:
     def fill(self) -> None:
         """What was made of the plan, and how much went over the link."""
         figures, progress, victims = self.result, self.progress, self.victims
-        figures.timeline, figures.cuts = self.timeline, self.schedule.made
+        figures.cuts, figures.accepted, figures.acknowledged = self.schedule.made, progress.accepted, progress.stored
         figures.core, figures.told, figures.mishaps = progress.core, sorted(progress.told), self.mishaps.made
-        figures.power = [asdict(one) for one in victims[BOARD].made]
+        figures.at_bytes = victims[BOARD].at_bytes
         figures.board_kills = victims[BOARD].kills - len(progress.starts.unseen)
         figures.manager_kills = victims[MANAGER].kills
         figures.connections, figures.sessions = self.schedule.connections, progress.sessions

@@ -263,8 +263,7 @@ class LabBoard(Board):
 
     def describe(self) -> str:
         link = "a network" if self.line is None else f"UART {self._node.uart}, {self._node.baud} baud"
-        is_old = self._is_frozen and self._strategy.image is None
-        found = ", with the modules of a firmware that the rig has not loaded" if is_old else ""
+        found = ", with the modules of its firmware" if self._is_frozen else ""
         return f"{self.target}: {self._node.identity}, over {link}{found}"
 
     @contextlib.contextmanager
@@ -300,7 +299,6 @@ class LabBoard(Board):
             "main.py": MAIN.encode(),
         }
         self.switch.off()
-        self._strategy.load()
         with self.asked() as repl:
             self._refuse_what_others_have(repl)
             repl.run(_CLEAN.format([*FILES, str(settings["outbox"])]))
@@ -318,11 +316,6 @@ class LabBoard(Board):
         done = deploy_modules(repl, folder / "package.json")
         if done.problem:
             raise OSError(f"board {self.target}: a node cannot start there: {done.problem}")
-
-    @property
-    def _strategy(self) -> Any:
-        found: Any = self._node.target.get_driver("BoardStrategy", activate=False)
-        return found
 
     def erase(self, folder: str, to: Path) -> None:
         with self.asked() as repl:

@@ -200,36 +200,6 @@ def _differences(entry: Entry, message: Received, source: str) -> Iterable[str]:
         yield f"transactional sequence {message.tx}"
 
 
-@dataclass
-class Timeline:
-    """When what happened, in seconds since the board was started. readings: the time, and how many had been accepted,
-    acknowledged and put into the queue by then. faults: the time, what it was, and the seconds until another reading
-    was acknowledged; None: none was left.
-    """
-
-    readings: list[tuple[float, int, int, int]] = field(default_factory=list)
-    faults: list[tuple[float, str, float | None]] = field(default_factory=list)
-
-    def note(self, at_s: float, counts: tuple[int, int, int], faults: Iterable[str]) -> None:
-        """So many have been accepted, acknowledged, put into the queue; these faults were made since the last time."""
-        acknowledged = max((reading[2] for reading in self.readings[-1:]), default=0)
-        if counts[1] > acknowledged:
-            self.faults = [(at, what, at_s - at if took is None else took) for at, what, took in self.faults]
-        self.faults += [(at_s, what, None) for what in faults]
-        if not self.readings or self.readings[-1][1:] != counts:
-            self.readings.append((at_s, *counts))
-
-    @property
-    def worst_s(self) -> float:
-        """The longest time from a fault until another reading was acknowledged; 0 if there was none."""
-        return max((took for _, _, took in self.faults if took is not None), default=0.0)
-
-    @property
-    def rate(self) -> float:
-        """Readings that were acknowledged a second, faults included."""
-        return self.readings[-1][2] / self.readings[-1][0] if self.readings and self.readings[-1][0] else 0.0
-
-
 class Run:
     """What may end early."""
 
@@ -259,8 +229,9 @@ class Figures(Run):
     comparison: Comparison | None = None
     cuts: list[CutMade] = field(default_factory=list)
     plan: dict[str, Any] = field(default_factory=dict)
-    power: list[dict[str, Any]] = field(default_factory=list)
-    timeline: Timeline = field(default_factory=Timeline)
+    accepted: int = 0
+    acknowledged: int = 0
+    at_bytes: int = 0
     board_kills: int = 0
     manager_kills: int = 0
     connections: int = 0
@@ -342,8 +313,7 @@ class Figures(Run):
         cuts = Counter((cut.kind, cut.direction) for cut in self.cuts)
         detail = ", ".join(f"{count} {way} {kind}" for (kind, way), count in sorted(cuts.items()))
         table.add_row("link cut", f"{len(self.cuts)} of {self.cuts_asked} asked ({detail})")
-        slowest = max((cut["took_s"] for cut in self.power), default=0.0)
-        detail = f"{sum(cut['at_byte'] for cut in self.power)} at a planned byte, off after {slowest:.3f} s at most"
+        detail = f"{self.at_bytes} at a planned byte"
         table.add_row("board killed", f"{self.board_kills} of {self.board_kills_asked} asked ({detail})")
         table.add_row("queue manager killed", f"{self.manager_kills} of {self.manager_kills_asked} asked")
         table.add_row(
@@ -352,12 +322,6 @@ class Figures(Run):
         least = 1 + self.board_kills + self.manager_kills
         table.add_row("sessions", f"{self.sessions}; the start and the kills need {least}")
         table.add_row("bytes over the link", f"{self.bytes_up:,} up, {self.bytes_down:,} down")
-        if self.timeline.readings:
-            table.add_row("readings a second", f"{self.timeline.rate:.1f}, faults included")
-        if self.timeline.faults:
-            table.add_row(
-                "worst recovery", f"{self.timeline.worst_s:.2f} s from a fault to the next acknowledged reading"
-            )
         table.add_row("time", f"{self.seconds:.1f} s")
         return table
 

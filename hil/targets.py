@@ -26,9 +26,7 @@ RIG = ROOT / "rig.yaml"
 
 
 def rig_file() -> Path | None:
-    """The file of boards: what LG_ENV names, else rig.yaml in the checkout; None: there is none, or it is empty, as
-    after `scan > rig.yaml` where nothing is plugged in.
-    """
+    """The file of boards: what LG_ENV names, else rig.yaml in the checkout; None: there is none, or it is empty."""
     found = os.environ.get("LG_ENV") or (str(RIG) if RIG.exists() and RIG.stat().st_size else "")
     return Path(found) if found else None
 

@@ -66,7 +66,7 @@ def test_a_signal_lets_the_work_put_away_what_it_has_and_is_as_it_was_afterwards
         signal.signal(number, outside)
 
 
-DRIVERS = "MicroPythonDriver: {}, ManualPowerDriver: {}, NodeDriver: {host: LAN}, BoardStrategy: {}"
+DRIVERS = "MicroPythonDriver: {}, ManualPowerDriver: {}, NodeDriver: {host: LAN}"
 ONE = f"  one: {{resources: {{RawSerialPort: {{port: /dev/ttyS9}}}}, drivers: {{{DRIVERS}}}}}\n"
 FILE = f"imports: [hil.drivers]\ntargets:\n{ONE}"
 

@@ -44,7 +44,6 @@ def described(port: Path, on: str = "", off: str = "", **node: Any) -> dict[str,
             "MicroPythonDriver": {"bindings": {"port": "repl"}},
             **({"ExternalPowerDriver": switch} if on or off else {FakePowerDriver.__name__: {}}),
             "NodeDriver": node or {"host": HOST},
-            "BoardStrategy": {},
         },
     }
 
@@ -57,8 +56,8 @@ def test_the_boards_that_the_readme_describes_are_some(rig: Rig) -> None:
     path = rig({})
     path.write_text(example)
     assert drivers.names(path) == {"pico-1": "", "pico-2": "its regulator is burnt, ask Ada"}
-    made = drivers.target_of(drivers.load(path), "pico-1")
-    assert drivers.strategy(made).node.line == "line"
+    made = drivers.node_of(drivers.load(path), "pico-1")
+    assert made.line == "line"
     with pytest.raises(BoardMissing, match="board pico-2 is in quarantine: its regulator is burnt, ask Ada"):
         open_board("pico-2", path.parent / "flash")
 
@@ -66,8 +65,7 @@ def test_the_boards_that_the_readme_describes_are_some(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"drivers": {}}, "no BoardStrategy driver"),
-        ({"drivers": {"BoardStrategy": {}}}, "binding BoardStrategy failed"),
+        ({"drivers": {}}, "NodeDriver"),
         ({"resources": [{"SerialPort": {"port": "x"}}]}, "unknown resource class SerialPort"),
         ({"resources": [{"RawSerialPort": {"port": "x", "sped": 9600}}]}, "unsupported attribute 'sped'"),
         ({"resources": [{"RawSerialPort": {"name": "repl"}}]}, "RawSerialPort must be configured with a port"),
@@ -76,12 +74,6 @@ def test_the_boards_that_the_readme_describes_are_some(rig: Rig) -> None:
         ({"NodeDriver": {"host": "a", "patience_s": "long"}}, "'patience_s' must be"),
         ({"NodeDriver": {"host": "a", "ahead": 0}}, "'ahead' must be >= 1"),
         ({"NodeDriver": {"host": "a", "off_s": -1}}, "'off_s' must be >= 0"),
-        ({"NodeDriver": 17}, "drivers: NodeDriver has to be a table"),
-        ({"resources": 17}, "resources has to be a table"),
-        ({"resources": {"USBSerialPort": {"match": "a"}}}, "USBSerialPort: match has to be a table"),
-        ({"resources": {"USBSerialPort": {"match": {"ID_SERIAL_SHORT": 12}}}}, "12 is no text: put it in quotes"),
-        ({"resources": {"USBSerialPort": {}}}, "without a match any port fits"),
-        ({"BoardStrategy": {"firmware": "new"}}, "firmware: 'new' is none of images: of the file: none"),
         ({"ExternalPowerDriver": {"cmd_on": "x"}}, "failed to create ExternalPowerDriver"),
     ],
 )
@@ -105,10 +97,9 @@ def test_a_board_that_is_described_wrongly_is_named_with_the_reason(
         ("targets: [a]", "targets: must be a table"),
         ("targets: {}", "there are no boards: write them below targets:"),
         ("target: {}", "target: nobody reads that; there are imports, targets"),
-        ("targets: {a: {}}\nimages: 17", "images has to be a table"),
         ("imports: hil.drivers\n", "imports needs to be list"),
         ("imports: [no_such_module]\n", "No module named 'no_such_module'"),
-        ("targets: {a: {drivers: {BoardStrategy: !template $LG_NO}}}", "refers to unknown variable 'LG_NO'"),
+        ("targets: {a: {drivers: {NodeDriver: !template $LG_NO}}}", "refers to unknown variable 'LG_NO'"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_with_its_name(rig: Rig, text: str, reason: str) -> None:
@@ -208,9 +199,7 @@ def plugged_in(port: Path, says: bytes) -> Iterator[None]:
 
 def test_a_board_that_is_plugged_in_again_under_another_name_is_heard_on(rig: Rig, tmp_path: Path) -> None:
     stop, heard = Event(), Queue[str]()
-    driver = drivers.target_of(drivers.load(rig({"bench": described(tmp_path / "tty")})), "bench").get_driver(
-        "MicroPythonDriver", activate=False
-    )
+    driver = drivers.node_of(drivers.load(rig({"bench": described(tmp_path / "tty")})), "bench").micropython
 
     def listen() -> None:
         for line in driver.lines(stop):
@@ -257,30 +246,6 @@ def test_a_dead_board_is_a_sentence_and_is_switched_off(
 # The command
 
 
-def test_scan_begins_a_file_with_every_port_by_number_or_by_place(
-    plugged: list[Device], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    for device in (
-        Device("/dev/null", NUMBER, "usb-1"),
-        Device("/dev/zero", "", "usb-2"),
-        Device("/dev/full", "", "usb-3"),
-    ):
-        device.properties["ID_BUS"] = "usb"
-        if not device.properties["ID_SERIAL_SHORT"]:
-            del device.properties["ID_SERIAL_SHORT"]
-        plugged.append(device)
-    plugged.append(Device("/dev/ttyS0"))
-    assert rig_command(["scan"]) == 0
-    path = tmp_path / "rig.yaml"
-    path.write_text(capsys.readouterr().out)
-    environment = drivers.load(path)
-    found = [real.identity(drivers.target_of(environment, name).resources[0]) for name in drivers.names(path)]
-    assert found == [f"ID_SERIAL_SHORT {NUMBER}", "ID_PATH usb-2", "ID_PATH usb-3"]
-    plugged.append(plugged[1])
-    assert rig_command(["scan"]) == 2
-    assert "/dev/zero, /dev/zero have the same serial number and place" in capsys.readouterr().err
-
-
 def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path) -> None:
     burnt = {**described(tmp_path / "burnt"), "options": {"quarantine": "it is burnt"}}
     path = rig({"bench": described(tmp_path / "tty", off="true"), "burnt": burnt})
@@ -309,10 +274,8 @@ def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["flash"], "flash which board? "),
         (["check", "bnech"], "no board bnech; there are: bench"),
         (["check", "--lg-env", "/no.yaml", "bench"], "/no.yaml: configuration file"),
-        (["scan"], "udev knows no USB serial port here"),
     ],
 )
 def test_wrong_use_is_status_2_and_a_sentence(

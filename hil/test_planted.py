@@ -97,10 +97,10 @@ PLANTED = {
     ),
     "the queue manager commits after acknowledging": Planted(
         "host/ordack/store/database.py",
-        "def _end(",
-        "database.commit()",
-        "__import__('threading').Timer(30, database.commit).start() "  # not in the command that makes the queue
-        "if 'serve' in __import__('sys').argv else database.commit()",
+        "def _transaction(",
+        "self.commit()",
+        "__import__('threading').Timer(30, self.commit).start() "  # not in the command that makes the queue
+        "if 'serve' in __import__('sys').argv else self.commit()",
         plan=(Kill(20, 0.0, 0.1, victim=MANAGER),),
     ),
 }
@@ -149,6 +149,7 @@ def test_a_planted_fault_is_found(name: str, campaign: Callable[[Planted], Figur
     figures = campaign(PLANTED[name])
     print(figures.shortcomings())
     assert figures.symptoms()
-    _, accepted, acknowledged, _ = figures.timeline.readings[-1]
     is_at_manager = PLANTED[name].is_at_manager or PLANTED[name].file.startswith("host/")
-    assert acknowledged if is_at_manager else accepted, "but for the fault the copy does what it is to do"
+    assert figures.acknowledged if is_at_manager else figures.accepted, (
+        "but for the fault the copy does what it is to do"
+    )

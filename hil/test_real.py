@@ -62,9 +62,7 @@ ln -s "${said% (*}" tty
 
 
 class Bench:
-    """A board on a bench: a Cortex-M3 whose REPL is on a pseudo-terminal, with a switch for its power, and what loads
-    its firmware.
-    """
+    """A board on a bench: a Cortex-M3 whose REPL is on a pseudo-terminal, with a switch for its power."""
 
     def __init__(self, folder: Path, rig: Rig) -> None:
         folder.mkdir()
@@ -75,7 +73,6 @@ class Bench:
         self.tty = folder / "tty"
         self.off = f"sh {folder}/switch {folder} off"
         self.on = self.off.removesuffix("off") + "on"
-        self.loader = {"cmd": f"sed -i 's|-kernel [^ ]*|-kernel {{image}}|' {folder}/command"}
         self.described = described(self.tty, self.on, self.off, host=HOST, listen="127.0.0.1", lan=True, off_s=0.1)
         rig({"bench": self.described})
 
@@ -206,10 +203,7 @@ def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
         "FileDigitalOutputDriver": {"filepath": str(tmp_path / "button")},
         "DigitalOutputResetDriver": {"delay": 0.0},
     }
-    board["drivers"] = dict(
-        sorted(board["drivers"].items(), key=lambda item: item[0] in ("NodeDriver", "BoardStrategy"))
-    )
-    board["drivers"]["BoardStrategy"] = board["drivers"].pop("BoardStrategy")
+    board["drivers"] = dict(sorted(board["drivers"].items(), key=lambda item: item[0] == "NodeDriver"))
     rig({"bench": board})
     for _ in range(2):
         with pytest.raises(BoardMissing, match=f"board bench: no port {tmp_path}/uart"):
@@ -241,44 +235,6 @@ def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
     with pytest.raises(OSError, match=r"^board bench: its reset button has not answered for 0.2 s"):
         opened.reset()
     opened.close()
-
-
-def recorded(folder: Path, name: str, fails: int = 0) -> Path:
-    """A flashing tool that writes down what it is asked, and that finds nothing the first times; the file."""
-    (folder / "bin").mkdir(exist_ok=True)
-    said, tool = folder / f"{name}.said", folder / "bin" / name
-    tool.write_text(
-        f"#!{sys.executable}\nimport pathlib, sys\nsaid = pathlib.Path({str(said)!r})\n"
-        "with said.open('a') as file: print(*sys.argv[1:], sep='|', file=file)\n"
-        f"if len(said.read_text().splitlines()) <= {fails}: sys.exit('no device in BOOTSEL mode')\n"
-    )
-    tool.chmod(0o755)
-    return said
-
-
-def test_a_tool_that_fails_or_is_missing_is_told_with_what_it_said(
-    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recorded(tmp_path, "loader", 99)
-    image = tmp_path / "new.uf2"
-    board = described(tmp_path / "tty")
-    for command, there, reason in (
-        (f"{tmp_path}/bin/loader {{image}}", False, f"there is no firmware {image}"),
-        (f"{tmp_path}/bin/loader {{image}}", True, "new.uf2 ended with 1: no device in BOOTSEL mode"),
-        ("no-such-tool {image}", True, "no-such-tool is not installed"),
-        ("loader", True, "cmd: 'loader' does not say where {image} stands"),
-    ):
-        if there:
-            image.touch()
-        loader = {"ExternalLoaderDriver": {"cmd": command, "within_s": 0}}
-        described_so = {**board, "drivers": {**loader, **board["drivers"], "BoardStrategy": {"firmware": "new"}}}
-        with rig({"bench": described_so}).open("a") as file:
-            file.write(f"images: {{new: {image}}}\n")
-        assert rig_command(["flash", "bench"]) == 1
-        assert reason in capsys.readouterr().out
-    rig({"bench": board})
-    assert rig_command(["flash", "bench"]) == 1
-    assert "its BoardStrategy names no firmware" in capsys.readouterr().out
 
 
 @pytest.mark.timeout(180)
@@ -348,27 +304,6 @@ def test_a_campaign_deploys_the_modules_that_it_tests(bench: Bench, tmp_path: Pa
             == Path(real.compiled_modules().name, "ordack", "node", "node.mpy").read_bytes()
         )
     board.close()
-
-
-@pytest.mark.timeout(240)
-def test_a_run_loads_the_firmware_that_the_file_names_once(
-    bench: Bench, rig: Rig, tmp_path: Path, application: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The modules that are frozen into it are tested."""
-    monkeypatch.setattr("hil.drivers._LOADED", {})  # other tests have boards of this name
-    other, loaded = tmp_path / "other.elf", tmp_path / "loaded"
-    other.write_bytes(M3.firmware.read_bytes().replace(b"MPS2 AN385", b"MPS2 AN386"))
-    cmd = f"sh -c 'echo {{image}} >> {loaded}; {bench.loader['cmd']}'".replace("'s|", '"s|').replace("|' ", '|" ')
-    board = {**bench.described, "drivers": {"ExternalLoaderDriver": {"cmd": cmd}, **bench.described["drivers"]}}
-    board["drivers"]["BoardStrategy"] = {"firmware": "new"}
-    with rig({"bench": board}).open("a") as file:
-        file.write(f"images: {{new: {other}}}\n")
-    for _ in range(2):
-        opened = bench.open(application)
-        opened.deploy({"outbox": "outbox"})
-        assert "that the rig has not loaded" not in opened.describe()
-        opened.close()
-    assert loaded.read_text().split() == [str(other)]
 
 
 @pytest.mark.timeout(240)

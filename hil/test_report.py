@@ -15,7 +15,6 @@ from hil.report import (
     Entry,
     Erased,
     Figures,
-    Timeline,
     compare,
     read_ledger,
     read_received,
@@ -253,30 +252,3 @@ def test_without_a_comparison_nothing_is_well() -> None:
     result.comparison = None
     assert result.shortcomings() == ["the queue was not compared with the ledger"]
     assert json.loads(result.to_json())["line"] is None
-
-
-# Over time
-
-
-def test_recovery_ends_with_the_next_acknowledged_reading() -> None:
-    line = Timeline()
-    for at_s, acknowledged, faults in (
-        (1.0, 0, []),
-        (2.0, 0, ["link: rst up"]),
-        (3.0, 0, ["board: power"]),
-        (4.5, 1, ["link: fin down"]),  # what came with it was made after it
-        (5.0, 1, []),
-        (6.0, 2, []),
-        (7.0, 2, ["link: slow up"]),
-    ):
-        line.note(at_s, (3, acknowledged, 0), faults)
-    assert line.faults == [
-        (2.0, "link: rst up", 2.5),
-        (3.0, "board: power", 1.5),
-        (4.5, "link: fin down", 1.5),
-        (7.0, "link: slow up", None),
-    ]
-    assert line.worst_s == 2.5
-    assert line.readings == [(1.0, 3, 0, 0), (4.5, 3, 1, 0), (6.0, 3, 2, 0)]
-    assert line.rate == pytest.approx(2 / 6)
-    assert (Timeline().worst_s, Timeline().rate) == (0.0, 0.0)

@@ -4,29 +4,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TypeVar
 
 from hil.boards import MISHAP, RESET, Mortal
-from hil.faults import UP, CutSchedule
+from hil.faults import CutSchedule
 from hil.queue_manager import CampaignFailed
 from hil.scenario import Kill
 
 TICK_S = 0.01
-
-
-@dataclass(frozen=True)
-class KillMade:
-    """What became of a planned kill: ordered `at_s` seconds after the start, when `up` bytes had gone upstream, and
-    done `took_s` later, when it were `up_off`; `at_byte`: ordered by its byte, not because that did not come.
-    """
-
-    planned: Kill
-    at_s: float
-    took_s: float
-    up: int
-    up_off: int
-    at_byte: bool
 
 
 T = TypeVar("T")
@@ -76,13 +61,12 @@ class Victim:
         self.name = name
         self.mishap = mishap
         self.end = end
-        self.made: list[KillMade] = []
+        self.at_bytes = 0
         self.kills = 0
         self._plan = plan
         self._schedule = schedule or CutSchedule(())
         self._do = do
         self._tell = ended
-        self._begun = time.monotonic()
         self._due: float | None = None
         self._off_until: float | None = None
         self._working: Future[None] | asyncio.Future[None] | None = None
@@ -140,16 +124,14 @@ class Victim:
         self._rings = bool(kill.bytes)
         self._due = None
         self._off_s = None if kill.way == RESET else kill.off_s
+        self.at_bytes += at_byte
         self._tell(kill.way)
 
         def work() -> None:
-            began, up = time.monotonic(), self._schedule.forwarded[UP]
             if kill.way == RESET:
                 self.end.reset()
             else:
                 self.end.kill()
-            took_s, up_off = time.monotonic() - began, self._schedule.forwarded[UP]
-            self.made.append(KillMade(kill, began - self._begun, took_s, up, up_off, at_byte))
             if kill.way == MISHAP:
                 self.mishap()
 

@@ -1,5 +1,6 @@
 """Captures to column batches: the C core's mqqb_capture behind numpy arrays."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ COLUMNS = SCAN_COLUMNS + PLACE_COLUMNS + DETAIL_COLUMNS
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 
 _BEGINNING = 1 << 18  # bytes of what was packed that have its first frame, but for odd cases
+_SAMPLE = 16 << 20  # bytes that decide how connections are divided
 _LABEL_BYTES = 64  # of an average label at most, before a batch is full early
 
 
@@ -111,8 +113,8 @@ class Decoder(Tables):
     one before those read now, and these. closed: those that are read. latest: the greatest time of all files so far.
     """
 
-    def __init__(self, paths: Sequence[str], part: int = 0, parts: int = 1) -> None:
-        super().__init__(part, parts)
+    def __init__(self, paths: Sequence[str], part: int, parts: int, by_ports: bool) -> None:
+        super().__init__(part, parts, by_ports)
         self.paths = list(paths)
         self.damages: list[Damage] = []
         self.spans: dict[int, tuple[int, int]] = {}
@@ -139,10 +141,11 @@ class Decoder(Tables):
         self,
         tables: Sequence["_Table"],
         rows: int,
+        stop: int | None = None,
         finish: bool = True,
         hold: bool = False,
     ) -> Iterator["Batch"]:
-        """The batches of all files. finish: nothing follows.
+        """The batches of all files, or of the first `stop` bytes of each. finish: nothing follows.
 
         If something does: add it to paths, and call this again. hold: until then, frames wait that something may belong
         before.
@@ -155,20 +158,20 @@ class Decoder(Tables):
             pointers[at] = kept
         self.c.files = ffi.cast("const uint8_t *const *", pointers)
         reader = _Reader(self, tables, rows)
-        for order in self._ordered(number, pointers, hold and not finish):
+        for order in self._ordered(number, pointers, stop, hold and not finish):
             yield from reader.read(order)
         self.c.file, self.c.frame = max(self._read - 1, 0), self._last
         yield from reader.end(finish)
 
-    def _ordered(self, number: int, pointers: Any, hold: bool) -> Iterator[Routed]:
+    def _ordered(self, number: int, pointers: Any, stop: int | None, hold: bool) -> Iterator[Routed]:
         """The frames of the files from this one on, in the order of their moments."""
         active: list[Router] = []
         numbers = iter(range(number, self._read))
-        ahead = self._open(numbers, pointers)
+        ahead = self._open(numbers, pointers, stop)
         while ahead or active:
             if ahead and all(ahead.latest <= router.latest for router in active):
                 active.append(ahead)
-                ahead = self._open(numbers, pointers)
+                ahead = self._open(numbers, pointers, stop)
             router = min(active, key=lambda one: one.latest)
             self._more(router)
             if router.ended:
@@ -186,11 +189,11 @@ class Decoder(Tables):
         and have frames that belong as much before their first one."""
         return self.latest - 2 * WINDOW_NS if hold else None
 
-    def _open(self, numbers: Iterator[int], pointers: Any) -> Router | None:
+    def _open(self, numbers: Iterator[int], pointers: Any, stop: int | None) -> Router | None:
         """The next file, and its first frame; those without one are done."""
         c = self.c
         for number in numbers:
-            router = Router(number, self.paths[number], c.part, c.parts)
+            router = Router(number, self.paths[number], (c.part, c.parts, c.by_ports), stop)
             pointers[number] = router.file.pointer
             while not router.ended and router.latest < 0:
                 self._more(router)
@@ -415,19 +418,36 @@ def hosts_of(ends: Words) -> list[tuple[bytes, bytes]]:
 
 def is_capture(path: str) -> bool:
     """Does this file begin as pcap and pcapng do? OSError if it cannot be read."""
-    return Decoder([path]).begin(_BEGINNING)[0]
+    return Decoder([path], 0, 1, False).begin(_BEGINNING)[0]
 
 
 def first_time(path: str) -> float:
     """Time of a file's first frame, s since 1970; infinity if it has none. OSError if it cannot be read."""
-    found = Decoder([path]).begin(_BEGINNING)[1]
-    return found if found < float("inf") else Decoder([path]).begin(packed.UNPACKED_MAX)[1]
+    found = Decoder([path], 0, 1, False).begin(_BEGINNING)[1]
+    return found if found < float("inf") else Decoder([path], 0, 1, False).begin(packed.UNPACKED_MAX)[1]
 
 
 def in_order(paths: Sequence[str | Path]) -> list[str]:
     """Files by the time of their first frame. OSError if one cannot be read."""
     names = list(map(str, paths))
     return [name for _, name in sorted(zip(each(first_time, names), names, strict=True))]
+
+
+def divides_by_ports(paths: Sequence[str], parts: int) -> bool:
+    """Is the traffic of too few hosts to be divided by them? Told from the beginnings of three of the files."""
+    if parts <= 1:
+        return False
+    pairs: Counter[frozenset[bytes]] = Counter()
+    counts = np.zeros(0, np.int64)
+    chosen = sorted({0, len(paths) // 2, len(paths) - 1})
+    decoder = Decoder([paths[number] for number in chosen], 0, 1, False)
+    for batch in decoder.batches([_Table(1 << 14, ("connection",), False, False)], 1 << 14, _SAMPLE // len(chosen)):
+        found = np.bincount(batch["connection"], minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
+    for hosts, count in zip(hosts_of(decoder.ends()), counts.tolist(), strict=False):  # the last may have no rows
+        pairs[frozenset(hosts)] += count
+    return bool(pairs) and max(pairs.values()) * 2 * parts > pairs.total()
 
 
 def batches(
@@ -439,13 +459,14 @@ def batches(
     *,
     labels: bool = False,
     correlations: bool = False,
+    by_ports: bool | None = None,
     ordered: bool = False,
 ) -> Iterator[Batch]:
     """The packets of a capture that is in one or more files, in the order of their first frames.
 
-    Of the connections, those whose hash modulo parts is part. rows: of a batch at most, at least 16. columns: only
-    these; None: those of SCAN_COLUMNS and PLACE_COLUMNS. labels, correlations: labels as text and CorrelationID, too.
-    ordered: paths are in their order.
+    Of the connections, those whose hash modulo parts is part; by_ports: ports count for the hash (None: found out, the
+    same in all parts). rows: of a batch at most, at least 16. columns: only these; None: those of SCAN_COLUMNS and
+    PLACE_COLUMNS. labels, correlations: labels as text and CorrelationID, too. ordered: paths are in their order.
     Memory grows with the number of connections, not with the size of the files. OSError if a file cannot be read; what
     is wrong in it is in Decoder.damages.
     """
@@ -453,7 +474,9 @@ def batches(
         raise ValueError(f"part {part} of {parts}, {rows} rows: part counts from 0, and a batch has at least 16 rows")
     columns = SCAN_COLUMNS + PLACE_COLUMNS if columns is None else tuple(columns)
     files = list(map(str, paths)) if ordered else in_order(paths)
-    yield from read_on(Decoder(files, part, parts), rows, columns, True, labels, correlations)
+    if by_ports is None:
+        by_ports = divides_by_ports(files, parts)
+    yield from read_on(Decoder(files, part, parts, by_ports), rows, columns, True, labels, correlations)
 
 
 def read_on(
@@ -478,4 +501,4 @@ def gathered(
 ) -> Iterator[Batch]:
     """The packets in frames that were read elsewhere, as Decoder.gathered has it. paths: in their order."""
     tables = [_Table(rows, columns, labels=False, correlations=False) for _ in range(2)]
-    yield from Decoder(paths).gathered(read, chunks, tables, rows)
+    yield from Decoder(paths, 0, 1, False).gathered(read, chunks, tables, rows)

@@ -84,15 +84,16 @@ class Router:
     it. first: the time of the first frame. damage: why the file could be read only in part.
     """
 
-    def __init__(self, number: int, path: str, part: int = 0, parts: int = 1) -> None:
-        """part, parts: of mqqb_capture."""
+    def __init__(self, number: int, path: str, division: tuple[int, int, int], end: int | None) -> None:
+        """division: part, parts, by_ports of mqqb_capture."""
         self.number, self.path = number, path
         self.file = CaptureFile(path)
         self.c = c = ffi.new("mqqb_capture *")
         self._pointers = ffi.new("uint8_t *[]", [self.file.pointer] * (number + 1))
         c.files, c.file, c.capacity = ffi.cast("const uint8_t *const *", self._pointers), number, 16
-        c.part, c.parts, c.by_ports = part, parts, 1
+        c.part, c.parts, c.by_ports = division
         c.connections_size, c.segments_size = 1, 2  # of which none is made
+        self._end = self.file.size if end is None else min(end, self.file.size)
         self._table = np.empty(_FRAMES, ROUTED)
         self.latest: int = -1
         self.first: int = -1
@@ -105,10 +106,9 @@ class Router:
         """Some of the next frames; at first, only one is looked at."""
         c = self.c
         c.routed, c.routed_size, c.routed_used = ffi.from_buffer("mqqb_capture_routed[]", self._table), _FRAMES, 0
-        c.pause = min(c.cursor + (_STEP_BYTES if c.frames else 1), max(self.file.size, 1))
+        c.pause = min(c.cursor + (_STEP_BYTES if c.frames else 1), max(self._end, 1))
         status = self.file.read(c)
-        going_on = status == lib.MQQB_CAPTURE_PAUSE and c.cursor < self.file.size
-        self.ended = status != lib.MQQB_CAPTURE_ROWS and not going_on
+        self.ended = status != lib.MQQB_CAPTURE_ROWS and (status != lib.MQQB_CAPTURE_PAUSE or c.cursor >= self._end)
         if status < 0:
             self.damage = self.file.error(c.cursor, c.frame, status)
         elif self.ended and c.cursor >= self.file.size:

@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from ordack.cli.common import (
     JsonOption,
+    activity,
     complain,
     local,
     local_file,
@@ -289,24 +290,5 @@ def _board_errors() -> Iterator[None]:
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """Show the progress of a transfer on standard error, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as shown:
-        tasks: dict[int, Any] = {}
-
-        def told(what: str, done: int, total: int) -> None:
-            if total not in tasks:
-                tasks[total] = shown.add_task(what, total=total)
-            shown.update(tasks[total], description=what, completed=done)
-
-        yield told
+    with activity("asking the board") as show:
+        yield lambda what, done, total: show(f"{what}: {done:,} of {total:,} bytes")
