@@ -6,17 +6,14 @@ import errno
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from ordack.client import Client
-from ordack.pipeline import export as export_module
-from ordack.pipeline.export import Exporter, Folder
+from ordack.pipeline.export import Exporter
 from ordack.pipeline.segments import (
     MARKER,
     FolderError,
@@ -116,46 +113,6 @@ def test_a_folder_of_other_files_is_refused(store: Path, to: Path) -> None:
     fill(store, 1, 2)
     run_export(store, to)
     assert exported_ids(to) == [1, 2], "what comes into a folder of ours does not matter"
-
-
-def test_while_the_folder_is_full_messages_stay_in_their_queue(
-    store: Path, to: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = fill(store, 9)
-    told: list[str] = []
-    stopped: list[bool] = []
-    writing = Folder.write
-
-    def look(_: float) -> None:
-        """The folder is full, the first time for good, the second until it has room."""
-        assert exported_ids(to) == ids[:4]
-        assert queued_ids(store) == ids[4:]
-        assert not [path for path in to.iterdir() if path.name.startswith(".")]
-        if len(told) == 1:
-            stopped.append(True)
-        else:
-            monkeypatch.setattr(Folder, "write", writing)
-
-    def full(self: Folder, name: str, content: Any) -> None:
-        writing(self, name, bytes(content)[:10])
-        with self._errors("write to the folder"):
-            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-
-    # Of this module alone: threads of others sleep, too.
-    monkeypatch.setattr(export_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=look))
-    monkeypatch.setattr(export_module, "FULL_STOPS", 1)
-    with Client(store) as client, Exporter(client, ["line1"], to, rows=2, tell=told.append) as exporter:
-        running = exporter.follow(lambda: bool(stopped), age=0)
-        assert [next(running).messages for _ in range(2)] == [2, 2]
-        monkeypatch.setattr(Folder, "write", full)
-        assert list(running) == []
-        assert len(told) == 1
-        assert "Disk quota exceeded" in told[0]
-        assert told[0].endswith("Until there is room, nothing is taken from the queues")
-        stopped.clear()
-        assert next(exporter.follow(lambda: bool(stopped), age=0)).messages == 2
-        assert told[2:] == [f"{to} has room again: the export goes on"]
-    assert queued_ids(store) == ids[6:]
 
 
 def _leave_pending(store: Path, to: Path) -> Path:

@@ -63,11 +63,10 @@ def export(
     """Move messages from queues to Parquet files (segments), each message to exactly one.
 
     A segment never changes. Export is the message's receipt: senders who asked for it are told. Nothing is lost or
-    doubled if the command is killed; the next export continues. When the disk of FOLDER is full, messages stay
-    in their queues; with --follow the export continues when there is room. SIGTERM, SIGINT and SIGHUP end it
-    after a whole segment. Exit status: 0 done; 1 not everything, the rest is still in its queue; 2 wrong usage, or a
-    package is missing; 6 the disk failed, and nobody knows whether the last messages are in a segment: the same export
-    does it again without doubling any.
+    doubled if the command is killed; the next export continues. When the disk of FOLDER is full, messages stay in their
+    queues. SIGTERM, SIGINT and SIGHUP end it after a whole segment. Exit status: 0 done; 1 not everything, the rest is
+    still in its queue; 2 wrong usage, or a package is missing; 6 the disk failed, and nobody knows whether the last
+    messages are in a segment: the same export does it again without doubling any.
     """
     import signal
 

@@ -35,7 +35,6 @@ from ordack.pipeline.segments import (
     MARKER,
     SCHEMA,
     FolderError,
-    FolderFull,
     Marker,
     file_name,
     hidden,
@@ -59,7 +58,6 @@ AGE_S = 1.0  # that a message waits for others when exports go on
 POLL_S = 0.02  # while messages wait for others
 STOP_S = 0.5  # until a stop is heeded while nothing comes
 CLAIM_S = 1.0  # after which no other export to a new folder in a bucket puts its marker there
-FULL_STOPS = 10  # of STOP_S, until it is tried again whether a full folder has room
 
 # Values of Export.pending. A segment that was given up becomes visible all the same if its folder is there again.
 DONE, PENDING, GIVEN_UP = 0, 1, 2
@@ -104,8 +102,7 @@ class Folder:
         except RemoteError as error:
             raise refused(error) from None
         except OSError as error:
-            kind = FolderFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else FolderError
-            raise kind(f"cannot {what} {self.name}: {error.strerror or error}") from None
+            raise FolderError(f"cannot {what} {self.name}: {error.strerror or error}") from None
 
     def _file(self, name: str) -> AnyPath:
         """As it is now, whatever was listed before."""
@@ -384,7 +381,7 @@ class Exporter:
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Exported]:
         """Export what is in the queues now; what arrives meanwhile may be left there. Gives each segment when it is
         visible, those of earlier exports first. Ends early, with a whole segment, when stop() is true. Raises
-        FolderFull if there is no room in the folder."""
+        FolderError, for example if there is no room in the folder: messages stay in their queues."""
         while self._recovered:
             yield self._recovered.pop(0)
         for queue in self._queues:
@@ -398,7 +395,7 @@ class Exporter:
 
     def follow(self, stop: Callable[[], bool], age: float = AGE_S) -> Iterator[Exported]:
         """Export what comes, until stop() is true: when there is enough for a segment, or when this has known of a
-        message for `age` seconds. While the folder is full, messages stay in their queues."""
+        message for `age` seconds."""
         while self._recovered:
             yield self._recovered.pop(0)
         known: dict[int, float] = {}  # when messages were first seen in a queue
@@ -415,7 +412,7 @@ class Exporter:
                 if not enough and time.monotonic() < since + age:
                     waiting = True
                     continue
-                exported = self._export_with_room(queue, stop)
+                exported = self._export(queue, self._rows)
                 if exported is None or exported.messages >= messages:  # else the rest has waited, too
                     del known[queue.identifier]
                 if exported is not None:  # else others have them in their hands, or they have expired
@@ -434,25 +431,6 @@ class Exporter:
         if state is None:
             raise StoreError(f"the queue {queue.name} was deleted")
         return state.messages, state.bytes
-
-    def _export_with_room(self, queue: Queue, stop: Callable[[], bool]) -> Exported | None:
-        """Make a segment, when the folder has room for it; None also if stop() comes before."""
-        told = False
-        while True:
-            try:
-                exported = self._export(queue, self._rows)
-            except FolderFull as error:
-                if not told:
-                    self._tell(f"{error}. Until there is room, nothing is taken from the queues")
-                told = True
-            else:
-                if told:
-                    self._tell(f"{self._folder.name} has room again: the export goes on")
-                return exported
-            for _ in range(FULL_STOPS):
-                if stop():
-                    return None
-                time.sleep(STOP_S)
 
     def _export(self, queue: Queue, limit: int) -> Exported | None:
         """Make one segment of up to `limit` messages; None if there is none to be had. When a `serve` ends meanwhile,

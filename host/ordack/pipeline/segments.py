@@ -113,10 +113,6 @@ class FolderBusy(FolderError):
     """The server that has the folder does not answer as it should: another time it may."""
 
 
-class FolderFull(FolderError):
-    """There is no room in the folder, and what is there can make some."""
-
-
 class OptionError(Exception):
     """An option, or a name that is given, cannot be used; the text names it and says what to do."""
 
