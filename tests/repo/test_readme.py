@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 from ordack.client import Client
-from ordack.config.settings import NUMBERS, described
+from ordack.config.settings import FLAG, NEVER, NUMBER, NUMBERS, TABLES, Setting
 
 from tests.support.command import ENVIRONMENT, INTERPRETERS, Serve, ordack, own_port
 
@@ -238,11 +238,45 @@ def test_the_links_and_settings_that_the_pages_name_are_there() -> None:
         assert name in NUMBERS, name
 
 
+RELOADS = "at once", "for new sessions", "no: at the next start"  # settings.AT_ONCE, NEW, RESTART
+
+
+def _settings() -> list[str]:
+    """The tables of all settings, line by line."""
+    lines = []
+    for name, table in TABLES.items():
+        within = ".NAME" if table.each and "" not in table.keys else ""
+        title = f"[[{name}]]" if table.many else f"[{name}{within}]"
+        first = (table.each if "" in table.keys else "") or "key"
+        lines += [
+            "",
+            f"`{title}`: {table.meaning[0].lower()}{table.meaning[1:]}" if name else f"{table.meaning}:",
+            "",
+            f"| {first} | kind, limits | default | meaning | counts after SIGHUP |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [_setting(key, setting, key in table.needed) for key, setting in table.keys.items()]
+    return lines[1:]
+
+
+def _setting(key: str, setting: Setting, needed: bool) -> str:
+    kind = f"{setting.minimum} to {setting.maximum}" if setting.kind == NUMBER else setting.kind
+    if setting.kind == NUMBER and setting.maximum == NEVER:
+        kind = f"from {setting.minimum} on"
+    if setting.default is None:
+        default = "needed" if needed else ""
+    else:
+        default = str(bool(setting.default)).lower() if setting.kind == FLAG else str(setting.default)
+    unit = f" {setting.unit}" if setting.unit else ""
+    name = f"`{key}`" if key else "*each*"
+    return f"| {name} | {kind}{unit} | {default} | {setting.meaning} | {RELOADS[setting.reload]} |"
+
+
 def test_the_page_of_the_configuration_describes_every_setting_as_it_is() -> None:
     page = ROOT / "host" / "docs" / "configuration.md"
     _, _, told = page.read_text(encoding="utf-8").partition("## All that the file may say\n\n")
     wrong = [
-        *difflib.unified_diff(told.rstrip().split("\n"), described(), "as it is", "as it should be", "", "", 1, "")
+        *difflib.unified_diff(told.rstrip().split("\n"), _settings(), "as it is", "as it should be", "", "", 1, "")
     ]
     assert not wrong, f"change the end of {page} so:\n" + "\n".join(wrong)
 

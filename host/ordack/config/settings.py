@@ -31,9 +31,6 @@ CERTIFICATES = "list of names"
 AT_ONCE, NEW, RESTART = range(3)  # when a new value counts, once the file was read again
 
 
-RELOADS = {AT_ONCE: "at once", NEW: "for new sessions", RESTART: "no: at the next start"}
-
-
 class Setting(NamedTuple):
     """One value. default: what holds without it, None for nothing or a meaning of its own. minimum, maximum: of
     numbers. reload: AT_ONCE, NEW or RESTART. field: of Config, or of its `session` or `confirmation`; "": set apart."""
@@ -247,37 +244,6 @@ TABLES = {
     ),
     "settings": Table("Numbers and flags", NUMBERS),
 }
-
-
-def described() -> list[str]:
-    """The table of all settings in host/docs/configuration.md, line by line."""
-    lines = []
-    for name, table in TABLES.items():
-        within = ".NAME" if table.each and "" not in table.keys else ""
-        title = f"[[{name}]]" if table.many else f"[{name}{within}]"
-        first = (table.each if "" in table.keys else "") or "key"
-        lines += [
-            "",
-            f"`{title}`: {table.meaning[0].lower()}{table.meaning[1:]}" if name else f"{table.meaning}:",
-            "",
-            f"| {first} | kind, limits | default | meaning | counts after SIGHUP |",
-            "|---|---|---|---|---|",
-        ]
-        lines += [_described(key, setting, key in table.needed) for key, setting in table.keys.items()]
-    return lines[1:]
-
-
-def _described(key: str, setting: Setting, needed: bool) -> str:
-    kind = f"{setting.minimum} to {setting.maximum}" if setting.kind == NUMBER else setting.kind
-    if setting.kind == NUMBER and setting.maximum == NEVER:
-        kind = f"from {setting.minimum} on"
-    if setting.default is None:
-        default = "needed" if needed else ""
-    else:
-        default = str(bool(setting.default)).lower() if setting.kind == FLAG else str(setting.default)
-    unit = f" {setting.unit}" if setting.unit else ""
-    name = f"`{key}`" if key else "*each*"
-    return f"| {name} | {kind}{unit} | {default} | {setting.meaning} | {RELOADS[setting.reload]} |"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
