@@ -169,19 +169,13 @@ class Numbers:
     def begin_run(self, above: int = 0) -> None:
         """From now on numbers are given in new sequences, and MessageIDs from another place on.
 
-        What a store says of the numbers that it has given is true only while a process has it open: before that it may
-        have been a backup that was put back, or a copy, and the numbers may be known at their destination as those of
-        other messages. So `ordack serve` begins a run at its start, as a board does, and without it each process that
-        sends; what has a number keeps it. above: see `outrun`.
+        A store knows the numbers it has given only while a process has it open: it may be a backup that was put back,
+        or a copy. So `ordack serve` begins a run at its start, and without it each process that sends; what has a
+        number keeps it. above: see `outrun`.
 
-        A TimeStamp comes from the clock, and is later than any that the store knows (B-056, B-079, A-22). If the clock
-        is behind what was used after the backup was made, the destination refuses what is numbered, and its OrderAck
-        tells (mqqb.lives). A first Ordinal is random, not 1 (B-056), so that not even the same TimeStamp makes the
-        same sequence.
-
-        MessageIDs go on at a random place. So one is given twice only if the run comes to ids that were given in
-        another life and are still remembered somewhere: the probability is about (ids of the run + ids remembered) /
-        2**32. With 20,000 ids in the run and 10,000 in a duplicate filter that is 1 in 140,000.
+        A TimeStamp comes from the clock, and is later than any that the store knows (B-056, B-079, A-22). A first
+        Ordinal is random, not 1 (B-056), so that not even the same TimeStamp makes the same sequence. MessageIDs go on
+        at a random place: 20,000 ids meet one of 10,000 in a duplicate filter with a probability of 1 in 140,000.
         """
         with self._db.transaction():
             self._joined = self._db.rolled_back

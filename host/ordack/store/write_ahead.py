@@ -83,12 +83,10 @@ def room(quota: int, used: int, disk: Disk, is_kept: bool = True) -> Room:
     """What may still be stored. quota, used: bytes of packets. is_kept: a reader keeps the log from beginning anew, if
     it is long.
 
-    Pages that messages have left are room; some stay free for long before the file gets smaller. What is written to
-    them goes to the log first, which needs the disk, and pages that are only in the log yet will make the file longer.
-    The log gives its usual size back, and needs that again: it is in the reserve.
-
-    Each receive makes a log longer that is kept from beginning anew. So what it has above the usual, the pinned
-    part needs as much room again, for receives of the messages in it, and a transaction leaves half of the reserve.
+    Pages that messages have left are room. What is written to them goes to the log first, and pages that are only in
+    the log will make the file longer. The log gives its usual size back, which is in the reserve. A log that is kept
+    gets longer with each receive: its pinned part needs as much room again, and a transaction leaves half of the
+    reserve.
     """
     free = disk.free - max(disk.planned - disk.file, 0)
     pinned = pinned_bytes(disk) if is_kept else 0
