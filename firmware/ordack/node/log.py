@@ -428,12 +428,20 @@ class Log:
         handle.size = size
         return offset
 
-    def copy_message(self, handle: Stored) -> int:
-        """Log a message again, from its place in the log: its offset in the current segment."""
+    def copy_message(self, handle: Stored, numbers: "array[int] | None" = None, at: int = 0) -> int:
+        """Log a message again, from its place in the log: its offset in the current segment.
+
+        numbers: the counters after it, if it gets another number; its packet has that at byte `at`.
+        """
         packet = self.load(handle)
         index, flags, _, *counters = struct.unpack_from("<HHIIIII", self.piece, RECORD_BYTES)
+        if numbers is None:
+            numbers = array("I", counters)
+        else:
+            number = numbers[2] - 1
+            struct.pack_into("<IIII", packet, at, numbers[0], numbers[1], number, number - 1)
         kind = COPY if handle.source is None else ARRIVAL_COPY
-        offset = self.put_message(kind, handle, index, flags, array("I", counters), packet)
+        offset = self.put_message(kind, handle, index, flags, numbers, packet)
         self.is_torn = False
         return offset
 

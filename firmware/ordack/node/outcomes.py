@@ -196,6 +196,19 @@ class Outcomes:
             queue.sending = 0
             self._commits.must_commit = True
         self.settle()
+        table = queue.stream.table
+        if (
+            table
+            and entries
+            and not message_class
+            and entries[-1].tx_sequence_id < table[0].tx_sequence_id < table[-1].tx_sequence_id
+        ):
+            from ordack.node.renumber import renumber  # not before there is need of it
+
+            try:
+                renumber(self._commits, queue)
+            except (MemoryError, log.OutboxError):
+                pass  # each sequence waits for its OrderAck
 
     def outrun(self, time_stamp: int, queue: "Queue | None") -> None:
         """As mqqb.lives.Storage asks; whoever asks is told why."""
