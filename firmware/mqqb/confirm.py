@@ -125,10 +125,13 @@ class Settings:
     """The machine's values under Windows' names. Raises ValueError for one out of range.
 
     xact_delay_receive_nack: s, 0 to 0xFFFFFFFE, or None where it is absent (C-12 to C-14). long_live_time: s, stands
-    for an unset TTRQ.
+    for an unset TTRQ. The three classes are those of C-21, C-22 and C-23, which no document settles (section 10, A-44).
     """
 
     __slots__ = (
+        "class_never_sent",
+        "class_sent",
+        "class_stored",
         "long_live_time",
         "xact_dead_letter_always",
         "xact_delay_receive_nack",
@@ -139,13 +142,23 @@ class Settings:
         xact_delay_receive_nack: "int | None" = None,
         xact_dead_letter_always: bool = False,
         long_live_time: int = LONG_LIVE_TIME,
+        class_never_sent: int = NACK_RECEIVE_TIMEOUT_AT_SENDER,
+        class_sent: int = NACK_RECEIVE_TIMEOUT_AT_SENDER,
+        class_stored: int = NACK_RECEIVE_TIMEOUT,
     ) -> None:
-        for value in (xact_delay_receive_nack or 0, long_live_time):
-            if not 0 <= value < UNSET:
-                raise ValueError("{} is not in 0 to {}".format(value, UNSET - 1))
+        for least, most, values in (
+            (0, UNSET - 1, (xact_delay_receive_nack or 0, long_live_time)),
+            (CLASS_NEGATIVE, 0xFFFF, (class_never_sent, class_sent, class_stored)),
+        ):
+            for value in values:
+                if not least <= value <= most:
+                    raise ValueError("{} is not in {} to {}".format(value, least, most))
         self.xact_delay_receive_nack = xact_delay_receive_nack
         self.xact_dead_letter_always = xact_dead_letter_always
         self.long_live_time = long_live_time
+        self.class_never_sent = class_never_sent
+        self.class_sent = class_sent
+        self.class_stored = class_stored
 
 
 class Conclusion:
@@ -259,12 +272,15 @@ class Confirmation:
         time, event = self._next()
         if time is None or now < time:
             return 0
+        settings = self._settings
         state = self.record[STATE]
         message_class = NACK_REACH_QUEUE_TIMEOUT
-        if event != _REACH and state == O:
-            message_class = NACK_RECEIVE_TIMEOUT  # C-23, C-71
-        elif event == _CONFIRMATION or (event == _LIFETIME and state == Q):
-            message_class = NACK_RECEIVE_TIMEOUT_AT_SENDER  # C-21, C-22: what no document settles (A-44)
+        if event == _CONFIRMATION:
+            message_class = settings.class_sent if state == S else settings.class_stored
+        elif event == _LIFETIME and state == Q:
+            message_class = settings.class_never_sent
+        elif event == _LIFETIME and state == O:
+            message_class = NACK_RECEIVE_TIMEOUT
         return self._apply(event, message_class)
 
     def overdue(self, limit: int) -> int:

@@ -41,6 +41,19 @@ def test_case(case: Any) -> None:
     cases.check(case)
 
 
+@pytest.mark.rule("A-44", "C-21", "C-22", "C-23")
+def test_the_three_undecided_classes_are_settings() -> None:
+    values = confirm.Settings(class_never_sent=0x8002, class_sent=0x8005, class_stored=0x8006)
+    found = []
+    for events in ((), (SENT,), (SENT, ORDER)):
+        source = Source(values, journal=JN, ttrq=100, ttbr=10)
+        for event in events:
+            source.event(*event)
+        source.run(1000)
+        found.append((source.log[-1][3], source.confirmation.conclusion().in_doubt))
+    assert found == [(0x8002, False), (0x8005, True), (0x8006, True)], "a class the source wrote proves nothing"
+
+
 @pytest.mark.rule("C-18", "C-21", "C-22", "B-403")
 def test_case_6_not_sent_when_the_link_comes_up() -> None:
     cases.not_sent_when_the_link_comes_up()

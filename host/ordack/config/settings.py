@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from mqqb.confirm import UNSET
+from mqqb.confirm import CLASS_NEGATIVE, NACK_RECEIVE_TIMEOUT, NACK_RECEIVE_TIMEOUT_AT_SENDER, UNSET
 from mqqb.destination import EARLY_ORDER_ACK
 
 NEVER = 1 << 62  # seconds since 1970; also: no limit
@@ -73,6 +73,11 @@ def _flag(field: str, meaning: str, reload: int = AT_ONCE, default: int = 0) -> 
     return Setting(FLAG, default, meaning, "", 0, 1, reload, field)
 
 
+def _timeout_class(field: str, default: int, which: str) -> Setting:
+    meaning = f"class of a message whose TimeToBeReceived ends while it {which}; 0x{default:04X} if absent"
+    return _number(field, default, CLASS_NEGATIVE, 0xFFFF, "", meaning)
+
+
 NUMBERS = {
     "AckTimeout": _number(
         "session.ack_wait_timeout", 20000, 20000, 120000, "ms", "silence after which a session is dead (B-043)", NEW
@@ -111,6 +116,15 @@ NUMBERS = {
     "SendPings": _flag("send_pings", "ping before connecting (B-198)", RESTART),
     "SeqResend13Time": _number(
         "", 30, 1, NEVER, "s", "time before each of the first three resends of a sequence (B-015)", RESTART
+    ),
+    "TimeoutClassNeverSent": _timeout_class(
+        "confirmation.class_never_sent", NACK_RECEIVE_TIMEOUT_AT_SENDER, "was never transmitted (C-21, A-44)"
+    ),
+    "TimeoutClassSent": _timeout_class(
+        "confirmation.class_sent", NACK_RECEIVE_TIMEOUT_AT_SENDER, "is transmitted, without OrderAck (C-22, A-44)"
+    ),
+    "TimeoutClassStored": _timeout_class(
+        "confirmation.class_stored", NACK_RECEIVE_TIMEOUT, "is stored, without FinalAck (C-23, A-44)"
     ),
     "TryConnectInterval": _number(
         "try_connect_interval", 5000, 1, NEVER, "ms", "time between attempts to connect (B-133)", RESTART
