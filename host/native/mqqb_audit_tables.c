@@ -1,0 +1,507 @@
+/* mqqb_audit_tables.c: part of mqqb_audit.c: flags, latencies, findings, indexes, and the slots of messages. */
+#include "mqqb_audit.h"
+
+#include <string.h>
+
+#define NS_PER_S 1000000000
+#define NO_DEADLINE 0xFFFFFFFFu
+#define LONG_LIVE_TIME 345600u /* B-401 */
+#define NOWHERE 0xFFFFFFFFu
+
+/* mqqb_audit_slot.flags; the class of the FinalAck is in the high half. */
+#define SEEN 0x01u
+#define HELD 0x02u /* JN or JP: an OrderAck does not settle it (B-237) */
+#define ORDERED 0x04u
+#define FINAL 0x10u
+#define INSERTED 0x20u    /* its FinalAck shows that it was in the queue */
+#define TWO_IDS 0x40u     /* another MessageID or number was reported */
+#define TWICE 0x80u       /* two FinalAcks were reported */
+#define ASKED 0x100u      /* JN, JP or FA: a FinalAck should come (B-116) */
+#define ACCEPTED 0x400u   /* an OrderAck covers it, and nothing that was seen leads past it (B-270) */
+#define RENUMBERED 0x800u /* its MessageID came under another number too; and no other MessageID under this one */
+
+/* mqqb_audit_direction.unknown: what was reported already. */
+#define UNKNOWN_ACK 1u
+#define UNKNOWN_COUNT 2u
+
+typedef mqqb_audit_sequence sequence;
+
+typedef struct {
+    const mqqb_capture_columns *columns;
+    uint32_t i;
+    uint32_t connection, direction;
+    int64_t time;
+    mqqb_audit_packet packet;
+} row;
+
+static inline uint32_t get(const row *r, unsigned column)
+{
+    return r->columns->column[column][r->i];
+}
+
+static inline uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint32_t greatest(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The queue manager whose private queue is meant (DQ 3), or 0: other names say it all. */
+static inline uint32_t host(const row *r)
+{
+    return (get(r, MQQB_SCAN_USER_FLAGS) & MQQB_USER_DQ) == 3u << 10 ? get(r, MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS) : 0;
+}
+
+/* ---- latencies -------------------------------------------------------------------------------- */
+
+uint32_t mqqb_audit_bucket(int64_t latency)
+{
+    uint64_t units = latency < 0 ? 0 : (uint64_t)latency / 4000;
+    uint32_t exponent = 0, bucket;
+
+    if (units < 16) {
+        return (uint32_t)units;
+    }
+    while (units >= 256) {
+        units >>= 4;
+        exponent += 4;
+    }
+    while (units >= 16) {
+        units >>= 1;
+        exponent++;
+    }
+    bucket = 8 + 8 * exponent + (uint32_t)(units & 7);
+    return least(bucket, MQQB_AUDIT_BUCKETS - 1);
+}
+
+int64_t mqqb_audit_bucket_end(uint32_t bucket)
+{
+    if (bucket < 16) {
+        return 4 * ((int64_t)bucket + 1);
+    }
+    return (int64_t)(bucket % 8 + 9) << (bucket / 8 - 1 + 2);
+}
+
+/* ---- findings --------------------------------------------------------------------------------- */
+
+static void show(mqqb_audit_finding *found, const mqqb_audit_packet *packet)
+{
+    found->packet[found->packets++] = *packet;
+}
+
+static void show_slot(mqqb_audit_finding *found, const mqqb_audit_slot *slot)
+{
+    const mqqb_audit_packet packet = {slot->time, slot->files & 0xFFFF, slot->frame};
+
+    show(found, &packet);
+}
+
+/* flow: its index and 1; 0 if it is the connection that shows it. */
+static mqqb_audit_finding *find_of(mqqb_audit *a, const row *r, uint32_t flow, mqqb_audit_kind kind,
+                                   mqqb_audit_detail detail, int unknown)
+{
+    mqqb_audit_finding *const found = &a->findings[a->findings_used++];
+
+    memset(found, 0, sizeof *found);
+    found->kind = (uint32_t)kind;
+    found->detail = (uint32_t)detail;
+    found->unknown = unknown != 0;
+    found->connection = r->connection;
+    found->direction = r->direction;
+    found->flow = flow;
+    if (flow == 0) {
+        (unknown ? a->unknowns : a->violations)[kind]++;
+    } else {
+        mqqb_audit_flow *const f = &a->flows[flow - 1];
+        (unknown ? f->unknowns : f->violations)[kind]++;
+    }
+    return found;
+}
+
+static mqqb_audit_finding *find(mqqb_audit *a, const row *r, const sequence *s, mqqb_audit_kind kind,
+                                mqqb_audit_detail detail, int unknown)
+{
+    mqqb_audit_finding *const found = find_of(a, r, s->flow, kind, detail, unknown);
+
+    found->ordinal = s->ordinal;
+    found->time_stamp = s->time_stamp;
+    return found;
+}
+
+/* ---- tables ----------------------------------------------------------------------------------- */
+
+static inline uint32_t hash(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t h = a * 0x9E3779B1u ^ b * 0x85EBCA77u ^ c * 0xC2B2AE3Du;
+
+    h ^= h >> 15;
+    h *= 0x2C1B3C6Du;
+    return h ^ h >> 13;
+}
+
+static inline int same_key(const mqqb_audit_key *a, const mqqb_audit_key *b)
+{
+    return a->source == b->source && a->destination == b->destination && a->address == b->address && a->hops == b->hops;
+}
+
+static uint32_t find_flow(const mqqb_audit *a, const mqqb_audit_key *key, uint32_t *at)
+{
+    const uint32_t mask = a->flow_index_size - 1;
+    uint32_t entry;
+
+    for (*at = hash(key->source, key->destination, key->address ^ key->hops) & mask; (entry = a->flow_index[*at]) != 0;
+         *at = (*at + 1) & mask) {
+        if (same_key(&a->flows[entry - 1].key, key)) {
+            return entry;
+        }
+    }
+    return 0;
+}
+
+/* An entry of the sequences' index: the sequence's index and 1, and above it a part of the hash, which spares looking at others. */
+#define ENTRY 0x00FFFFFFu
+
+static inline uint32_t sequence_place(const mqqb_audit *a, uint32_t source, uint32_t ordinal, uint32_t time_stamp)
+{
+    return hash(source, ordinal, time_stamp) & (a->sequence_index_size - 1);
+}
+
+/* The next sequence of this id at *at or after it; *at becomes the place to go on from. All queues and hop counts of a source have
+ * their ids from one counter (B-079), so mostly there is one. */
+static uint32_t next_sequence(const mqqb_audit *a, uint32_t source, uint32_t ordinal, uint32_t time_stamp, uint32_t *at)
+{
+    const uint32_t mask = a->sequence_index_size - 1, own = hash(source, ordinal, time_stamp);
+    uint32_t entry;
+
+    while ((entry = a->sequence_index[*at]) != 0) {
+        const sequence *const s = &a->sequences[(entry & ENTRY) - 1];
+        *at = (*at + 1) & mask;
+        if (((entry ^ own) & ~ENTRY) == 0 && s->ordinal == ordinal && s->time_stamp == time_stamp &&
+            s->key.source == source) {
+            return entry & ENTRY;
+        }
+    }
+    return 0;
+}
+
+static void index_sequence(mqqb_audit *a, uint32_t entry)
+{
+    const sequence *const s = &a->sequences[entry - 1];
+    uint32_t at = sequence_place(a, s->key.source, s->ordinal, s->time_stamp);
+
+    while (a->sequence_index[at] != 0) {
+        at = (at + 1) & (a->sequence_index_size - 1);
+    }
+    a->sequence_index[at] = entry | (hash(s->key.source, s->ordinal, s->time_stamp) & ~ENTRY);
+}
+
+static void unindex_sequence(mqqb_audit *a, uint32_t entry)
+{
+    const uint32_t mask = a->sequence_index_size - 1;
+    const sequence *s = &a->sequences[entry - 1];
+    uint32_t at = sequence_place(a, s->key.source, s->ordinal, s->time_stamp), next;
+
+    while ((a->sequence_index[at] & ENTRY) != entry) {
+        at = (at + 1) & mask;
+    }
+    for (next = (at + 1) & mask; a->sequence_index[next] != 0; next = (next + 1) & mask) {
+        uint32_t home;
+        s = &a->sequences[(a->sequence_index[next] & ENTRY) - 1];
+        home = sequence_place(a, s->key.source, s->ordinal, s->time_stamp);
+        if (((next - home) & mask) >= ((next - at) & mask)) {
+            a->sequence_index[at] = a->sequence_index[next];
+            at = next;
+        }
+    }
+    a->sequence_index[at] = 0;
+}
+
+/* Where the entry of a bucket is in the index, or belongs. */
+static uint32_t latency_place(const mqqb_audit *a, uint32_t flow, uint32_t bucket)
+{
+    const uint32_t mask = a->latency_index_size - 1;
+    uint32_t at, entry;
+
+    for (at = hash(flow, bucket, 0) & mask; (entry = a->latency_index[at]) != 0; at = (at + 1) & mask) {
+        if (((a->latencies[entry - 1].flow ^ flow) | (a->latencies[entry - 1].bucket ^ bucket)) == 0) {
+            break;
+        }
+    }
+    return at;
+}
+
+static void add_latency(mqqb_audit *a, uint32_t flow, unsigned kind, int64_t latency)
+{
+    const uint32_t bucket = kind * MQQB_AUDIT_BUCKETS + mqqb_audit_bucket(latency), at = latency_place(a, flow, bucket);
+
+    if (latency > a->flows[flow].latency_max[kind]) {
+        a->flows[flow].latency_max[kind] = latency;
+    }
+    if (a->latency_index[at] == 0) {
+        mqqb_audit_latency *const entry = &a->latencies[a->latencies_used++];
+        entry->flow = flow;
+        entry->bucket = bucket;
+        a->latency_index[at] = a->latencies_used;
+    }
+    a->latencies[a->latency_index[at] - 1].messages++;
+}
+
+void mqqb_audit_rehash(mqqb_audit *a)
+{
+    uint32_t entry;
+
+    for (entry = 1; entry <= a->latencies_used; entry++) {
+        const mqqb_audit_latency *const measured = &a->latencies[entry - 1];
+        a->latency_index[latency_place(a, measured->flow, measured->bucket)] = entry;
+    }
+
+    for (entry = 1; entry <= a->flows_used; entry++) {
+        const mqqb_audit_flow *const f = &a->flows[entry - 1];
+        uint32_t at;
+        (void)find_flow(a, &f->key, &at);
+        a->flow_index[at] = entry;
+    }
+    for (entry = 1; entry <= a->sequences_used; entry++) {
+        if (a->sequences[entry - 1].flow != 0) {
+            index_sequence(a, entry);
+        }
+    }
+}
+
+static uint32_t take_piece(mqqb_audit *a)
+{
+    uint32_t at = a->slots_free;
+
+    if (at != 0) {
+        a->slots_free = a->slots[at - 1].message_id;
+        memset(&a->slots[at - 1], 0, sizeof a->slots[0] * MQQB_AUDIT_PIECE);
+    } else {
+        at = a->slots_used + 1;
+        a->slots_used += MQQB_AUDIT_PIECE;
+    }
+    return at;
+}
+
+static void give_piece(mqqb_audit *a, uint32_t at)
+{
+    a->slots[at - 1].message_id = a->slots_free;
+    a->slots_free = at;
+}
+
+/* ---- slots ------------------------------------------------------------------------------------ */
+
+/* The slot of a number that was seen, or NULL. */
+static mqqb_audit_slot *seen_slot(const mqqb_audit *a, const sequence *s, uint32_t number)
+{
+    const uint32_t block = number / MQQB_AUDIT_BLOCK, at = s->pieces[number / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
+    mqqb_audit_slot *slot;
+
+    if (at == 0 || block < s->first_block || block > s->last_block) {
+        return NULL;
+    }
+    slot = &a->slots[at - 1 + number % MQQB_AUDIT_PIECE];
+    return (slot->flags & SEEN) != 0 ? slot : NULL;
+}
+
+/* The lowest number that may have a slot, and the one after the greatest. Without any slots both are above all numbers seen. */
+static inline uint32_t slots_begin(const sequence *s)
+{
+    return s->first_block * MQQB_AUDIT_BLOCK;
+}
+
+static inline uint64_t slots_end(const sequence *s)
+{
+    return ((uint64_t)s->last_block + 1) * MQQB_AUDIT_BLOCK;
+}
+
+/* Is it, without a FinalAck? */
+static int settled(const mqqb_audit_slot *slot)
+{
+    return (slot->flags & (ORDERED | HELD)) == ORDERED;
+}
+
+/* Is nothing more to be expected for it? */
+static int over(const mqqb_audit_slot *slot)
+{
+    return (slot->flags & FINAL) != 0 || (settled(slot) && (slot->flags & ASKED) == 0);
+}
+
+static void remember_final(sequence *s, const mqqb_audit_final *final)
+{
+    s->finals[s->finals_next++ % MQQB_AUDIT_FINALS] = *final;
+}
+
+/* About receiving, not about arriving (B-365): the message was in its queue. */
+static inline int is_inserted(uint32_t message_class)
+{
+    return (message_class & 0x4000) != 0;
+}
+
+static mqqb_audit_packet final_packet(const mqqb_audit_slot *slot)
+{
+    const mqqb_audit_packet packet = {(int64_t)((uint64_t)slot->confirm << 32 | slot->reach), slot->files >> 16,
+                                      slot->final_frame};
+
+    return packet;
+}
+
+/* Of a message that was in its queue. It may have been rejected before, in another copy: that is the slot's class then. */
+static mqqb_audit_final final_of(const mqqb_audit_slot *slot, uint32_t number)
+{
+    const mqqb_audit_final final = {final_packet(slot), number, slot->final_id, slot->message_id,
+                                    slot->flags >> 16 | 0x4000};
+
+    return final;
+}
+
+/* What became of a message that is to lose its slot, as far as it is known at this time. */
+static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t number, int64_t time)
+{
+    mqqb_audit_flow *const f = &a->flows[s->flow - 1];
+    const uint32_t flags = slot->flags;
+
+    if ((flags & INSERTED) != 0) {
+        const mqqb_audit_final final = final_of(slot, number);
+        remember_final(s, &final);
+    }
+    if ((flags & SEEN) != 0 && (flags & FINAL) == 0) {
+        const uint32_t deadline = (flags & ORDERED) != 0 ? slot->confirm : slot->reach;
+        if (settled(slot)) {
+            f->outcomes[MQQB_AUDIT_STORED]++;
+        } else {
+            s->counts.unsettled++;
+            if (deadline != NO_DEADLINE && time / NS_PER_S > (int64_t)deadline) {
+                f->outcomes[MQQB_AUDIT_IN_DOUBT]++;
+            } else if ((flags & ORDERED) != 0) {
+                f->outcomes[MQQB_AUDIT_WAITING]++;
+            } else {
+                f->outcomes[MQQB_AUDIT_SENT]++;
+            }
+        }
+    }
+}
+
+/* Give up the oldest block. */
+static void conclude_block(mqqb_audit *a, sequence *s, int64_t time)
+{
+    uint32_t number, k;
+
+    for (number = s->first_block * MQQB_AUDIT_BLOCK; number / MQQB_AUDIT_BLOCK == s->first_block; number += k) {
+        uint32_t *const at = &s->pieces[number / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
+        for (k = 0; *at != 0 && k < MQQB_AUDIT_PIECE; k++) {
+            conclude(a, s, &a->slots[*at - 1 + k], number + k, time);
+        }
+        if (*at != 0) {
+            give_piece(a, *at);
+        }
+        *at = 0;
+        k = MQQB_AUDIT_PIECE;
+    }
+    s->first_block++;
+    s->floor_block = s->first_block;
+}
+
+static void conclude_all(mqqb_audit *a, sequence *s, int64_t time)
+{
+    while (s->has_slots != 0 && s->first_block <= s->last_block) {
+        conclude_block(a, s, time);
+    }
+    s->has_slots = 0;
+}
+
+/* Is nothing more to be expected for all messages of so many slots, from this place on? */
+static int all_over(const mqqb_audit *a, const sequence *s, uint32_t place, uint32_t count)
+{
+    for (; count != 0; place++, count--) {
+        const uint32_t at = s->pieces[place / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
+        if (at != 0) {
+            const mqqb_audit_slot *const slot = &a->slots[at - 1 + place % MQQB_AUDIT_PIECE];
+            if ((slot->flags & SEEN) != 0 && !over(slot)) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* The slot for a number, or NULL if it is older than those that have one. */
+static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, int64_t time)
+{
+    const uint32_t block = number / MQQB_AUDIT_BLOCK;
+    uint32_t *const at = &s->pieces[number / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
+
+    if (block < s->floor_block) {
+        return NULL;
+    }
+    if (s->has_slots == 0) {
+        s->has_slots = 1;
+        s->first_block = block;
+        s->last_block = block;
+    }
+    if (block < s->first_block) {
+        if (s->last_block - block >= MQQB_AUDIT_BLOCKS) {
+            return NULL;
+        }
+        s->first_block = block;
+    }
+    if (block > s->last_block) {
+        while (s->first_block <= s->last_block && s->first_block + 1 < block &&
+               (block - s->first_block >= MQQB_AUDIT_BLOCKS ||
+                all_over(a, s, s->first_block * MQQB_AUDIT_BLOCK, MQQB_AUDIT_BLOCK))) {
+            conclude_block(a, s, time);
+        }
+        if (s->first_block > s->last_block) {
+            s->first_block = block; /* nothing of what was there is left */
+        }
+        s->last_block = block;
+    }
+    if (*at == 0) {
+        *at = take_piece(a);
+    }
+    return &a->slots[*at - 1 + number % MQQB_AUDIT_PIECE];
+}
+
+/* The deadlines are of no use any more. index: which message of `where` it is, 0: not counted. */
+static void set_final(mqqb_audit_slot *slot, const mqqb_audit_final *final, uint32_t where, uint32_t index)
+{
+    slot->reach = (uint32_t)((uint64_t) final->packet.time & 0xFFFFFFFFu);
+    slot->confirm = (uint32_t)((uint64_t) final->packet.time >> 32);
+    slot->files = (slot->files & 0xFFFF) | final->packet.file << 16;
+    slot->final_frame = final->packet.frame;
+    slot->final_id = final->id;
+    slot->final_where = where;
+    slot->final_index = index;
+}
+
+static void count_class(mqqb_audit_flow *f, uint32_t message_class)
+{
+    uint32_t k;
+
+    for (k = 0; k < MQQB_AUDIT_CLASSES; k++) {
+        if (f->classes[k] == 0) {
+            f->classes[k] = message_class;
+        }
+        if (f->classes[k] == message_class) {
+            f->class_counts[k]++;
+            return;
+        }
+    }
+    f->class_rest++;
+}
+
+static void count_outcome(mqqb_audit_flow *f, uint32_t message_class)
+{
+    if (message_class == 0x4000) {
+        f->outcomes[MQQB_AUDIT_RECEIVED]++;
+    } else {
+        count_class(f, message_class);
+    }
+}
