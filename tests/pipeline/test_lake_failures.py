@@ -14,10 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from ordack.pipeline.delta import Delta
 from ordack.pipeline.iceberg import Iceberg
 from ordack.pipeline.ingest import Progress
-from ordack.pipeline.lake import IngestError
+from ordack.pipeline.lake import IngestError, IngestUnusable
 from ordack.pipeline.prune import serials
 from ordack.pipeline.segments import FolderMissing
 
@@ -216,3 +217,55 @@ def test_an_ingest_that_is_not_continuous_does_not_wait(folder: Path, table: Pat
         going.run(False)
     with pytest.raises(FolderMissing, match="is no folder of segments"):
         job(folder, table)
+
+
+def _empty(log: Path) -> None:
+    _newest(log).write_bytes(b"")
+
+
+def _torn(log: Path) -> None:
+    _newest(log).write_bytes(_newest(log).read_bytes()[:100])
+
+
+def _gone(log: Path) -> None:
+    _newest(log).unlink()
+
+
+def _all_empty(log: Path) -> None:
+    for path in (*log.glob("*.checkpoint.parquet"), log / "_last_checkpoint"):
+        path.write_bytes(b"")
+
+
+def _newest(log: Path) -> Path:
+    return max(log.glob("*.checkpoint.parquet"))
+
+
+@pytest.mark.parametrize("damage", [_empty, _torn, _gone, _all_empty])
+def test_a_checkpoint_of_delta_that_a_loss_of_power_has_damaged_is_done_without(
+    folder: Path, table: Path, damage: Callable[[Path], None]
+) -> None:
+    """Every commit is whole."""
+    for serial in (1, 2, 3):
+        write(folder, serial, serial, serial)
+    load(job(folder, table, segments_max=1)).run(False)
+    DeltaTable(table).create_checkpoint()
+    damage(table / "_delta_log")
+    write(folder, 4, 4, 4)
+    assert load(job(folder, table)).run(False).rows == 1
+    assert numbers(table) == [1, 2, 3, 4], "others read it again, too"
+
+
+def test_a_damaged_checkpoint_of_delta_without_the_commits_before_it_is_told(folder: Path, table: Path) -> None:
+    for serial in (1, 2, 3):
+        write(folder, serial, serial, serial)
+    load(job(folder, table, segments_max=1)).run(False)
+    DeltaTable(table).create_checkpoint()
+    log = table / "_delta_log"
+    newest = _newest(log)
+    kept = newest.read_bytes()
+    for path in (*log.glob("*0[012].json"), *(set(log.glob("*.checkpoint.parquet")) - {newest})):
+        path.unlink()
+    newest.write_bytes(kept[:100])
+    with pytest.raises(IngestUnusable, match=f"{newest.name} is damaged"):
+        load(job(folder, table))
+    assert newest.read_bytes() == kept[:100], "as it was"

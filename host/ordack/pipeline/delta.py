@@ -27,6 +27,7 @@ from deltalake import (
     ColumnProperties,
     CommitProperties,
     DeltaTable,
+    PostCommitHookProperties,
     QueryBuilder,
     Schema,
     Transaction,
@@ -66,7 +67,10 @@ _ON, _OFF = (ColumnProperties(statistics_enabled=level) for level in ("CHUNK", "
 WRITER = WriterProperties(
     compression="ZSTD", default_column_properties=_OFF, column_properties=dict.fromkeys(STATISTICS, _ON)
 )
+# delta-rs would make checkpoints behind commits, and delete commits in them before they are on disk.
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_HINT = "_last_checkpoint"
 
 
 class Delta:
@@ -106,7 +110,7 @@ class Delta:
                         raise_if_key_not_exists=False,
                     )
                     _sync(self.folder, -1, 0)
-            return DeltaTable(uri_of(self.folder))
+            return _opened(self.folder)
         except (DeltaError, OSError, ValueError) as error:
             raise IngestError(f"cannot open or make the table {self.folder}: {first_line(error)}") from None
 
@@ -182,6 +186,7 @@ class Delta:
                     mode="append",
                     writer_properties=WRITER,
                     commit_properties=CommitProperties({HEEDED: str(self._heeded)}, app_transactions=transactions),
+                    post_commithook_properties=_NO_HOOKS,
                 )
             except (DeltaError, OSError) as error:
                 self._look()  # others have committed, or even deleted the log up to there
@@ -241,7 +246,7 @@ def _sync(folder: str, behind: int, until: int) -> None:
     paths = {log}
     for number in range(behind + 1, until + 1):
         commit = log / f"{number:020}.json"
-        paths |= {commit, *log.glob(f"{number:020}.checkpoint*")}
+        paths.add(commit)
         for line in commit.read_text(encoding="utf-8").splitlines():
             if "add" in (action := json.loads(line)):
                 file = Path(folder, unquote(action["add"]["path"]))
@@ -251,11 +256,58 @@ def _sync(folder: str, behind: int, until: int) -> None:
             sync(path)
 
 
+def _sync_checkpoint(folder: str, version: int) -> None:
+    """Commits in it may be deleted."""
+    if not scheme_of(folder):
+        log = Path(folder, "_delta_log")
+        for path in (*log.glob(f"{version:020}.checkpoint*"), log / _HINT, log):
+            sync(path)
+
+
+def _opened(folder: str) -> DeltaTable:
+    """Without checkpoints that cannot be read, as a loss of power leaves them: they are moved aside where the commits
+    tell everything. Raises DeltaError, OSError, IngestUnusable."""
+    try:
+        return DeltaTable(uri_of(folder))
+    except (DeltaError, OSError) as error:
+        system, log = log_of(folder)
+        damaged = _damaged(system, log)
+        if not damaged:
+            raise
+        first = first_line(error)
+    for name in damaged:
+        system.move(f"{log}/{name}", f"{log}/.{name}.damaged")
+    try:
+        return DeltaTable(uri_of(folder))
+    except DeltaError:
+        for name in damaged:
+            system.move(f"{log}/.{name}.damaged", f"{log}/{name}")
+        if damaged == [_HINT]:
+            raise
+        raise IngestUnusable(
+            f"the table {folder} cannot be opened: {first}. In its _delta_log {damaged[0]} is damaged, and commits "
+            "before it are gone: bring them back from a copy, or begin a new table"
+        ) from None
+
+
+def _damaged(system: fs.FileSystem, log: str) -> list[str]:
+    """The checkpoints that cannot be read; if there are any, or the newest has gone, also what names the newest."""
+    names = {file.base_name for file in system.get_file_info(fs.FileSelector(log))}
+    checkpoints = {name for name in names if _CHECKPOINT.fullmatch(name)}
+    damaged = []
+    for name in sorted(checkpoints):
+        try:
+            pq.read_table(f"{log}/{name}", filesystem=system)
+        except (pa.ArrowException, OSError):
+            damaged.append(name)
+    return [*damaged, *({_HINT} & names)]
+
+
 def open_table(table: str) -> DeltaTable:
     """A table that is there. Raises IngestError, IngestUnusable."""
     try:
         if DeltaTable.is_deltatable(uri_of(table)):
-            return DeltaTable(uri_of(table))
+            return _opened(table)
     except (DeltaError, OSError) as error:
         raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
     raise IngestUnusable(f"there is no table of Delta Lake in {table}")
@@ -264,7 +316,7 @@ def open_table(table: str) -> DeltaTable:
 def properties_of(table: str) -> Mapping[str, str]:
     """None, if there is no table. Raises IngestError, IngestUnusable."""
     try:
-        return DeltaTable(uri_of(table)).metadata().configuration if DeltaTable.is_deltatable(uri_of(table)) else {}
+        return _opened(table).metadata().configuration if DeltaTable.is_deltatable(uri_of(table)) else {}
     except (DeltaError, OSError) as error:
         raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
 
@@ -287,6 +339,7 @@ def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable, dict[str,
         try:
             opened.create_checkpoint()
             last = opened.version()
+            _sync_checkpoint(table, last)
         except (DeltaError, OSError):
             found = [_CHECKPOINT.fullmatch(file.base_name) for file in system.get_file_info(fs.FileSelector(log))]
             last = max((int(name[1]) for name in found if name), default=-1)
