@@ -14,7 +14,7 @@ ERASE, ERASE_FIXED, COPY = BEFALL = ("erase", "erase-fixed", "copy")
 OFFLINE, FULL = WITHHELD = ("offline", "full")
 RESTORE = "restore"
 MISHAPS = (*BEFALL, *WITHHELD, RESTORE)
-VICTIMS = BOARD, MANAGER = ("board", "queue manager")
+BOARD, MANAGER = "board", "queue manager"
 ARTEFACTS = ROOT / "build" / "campaign"
 ORDACK = (str(ROOT / ".venv" / "bin" / "ordack"),)
 HEADER_BYTES = 230

@@ -104,18 +104,6 @@ def test_a_stock_board_becomes_a_node(machine: Callable[..., Machine], tmp_path:
     assert checks["waiting"]["queue"] == "DIRECT=TCP:10.0.2.2\\private$\\line1"
 
 
-def test_a_firmware_with_our_modules_gets_only_the_application(machine: Callable[..., Machine], tmp_path: Path) -> None:
-    board = machine("mps2-an385", heap=128)
-    program = tmp_path / "application.py"
-    program.write_text("print('on')\n")
-    with board.open() as opened:
-        done = deploy(opened, main=program)
-    assert (done.copied, done.core, done.problem, done.frozen) == (["/flash/main.py"], "c-module", "", True)
-    checks = board.checks()
-    assert checks["modules"].values == {"frozen": True}
-    assert checks["core"].values == {"core": "c-module"}
-
-
 def test_a_board_on_a_socket(machine: Callable[..., Machine]) -> None:
     assert machine(tcp=True).checks()["firmware"].verdict == "ok"
 
@@ -321,20 +309,6 @@ def test_a_board_gets_the_native_module_for_its_processor_alone(mpy: int, own_co
     assert {place for place in places if place.startswith("mqqb/core_")} - {"mqqb/core_py.mpy"} == native
     assert {"mqqb/core.mpy", "mqqb/core_py.mpy", "ordack/node/node.mpy"} < places
     assert info.lib == "/lib"
-
-
-def test_a_board_that_loads_no_such_files_gets_sources() -> None:
-    info = repl.Info((1, 30, 0), "", 7, 0, 0, [], "/")
-    package = deploying.default_package(info)
-    assert package == BOARD / "package.json"
-    assert "mqqb/core.py" in deploying.chosen_files(package, info, own_core=False)
-
-
-def test_a_program_that_cannot_start_is_told(machine: Callable[..., Machine], tmp_path: Path) -> None:
-    broken = package(tmp_path / "broken", {**SMALL, "ordack/node/__init__.py": "import nothing_of_that_name\n"})
-    done = ordack("deploy", "--port", machine().port, "--package", broken)
-    assert done.returncode == 1
-    assert "nothing_of_that_name" in done.stdout
 
 
 def test_a_program_that_ends_with_an_error_is_told(
@@ -725,17 +699,6 @@ def test_what_is_no_board_of_ours_is_told(
     monkeypatch.setattr(repl, "ENTER_S", enter_s)
     with pytest.raises(NoBoard if status == 5 else BoardError, match=text):
         repl.attended(wire(answer), lambda board: None, reset=False)
-
-
-def test_a_board_that_dies_in_an_answer_is_told(
-    wire: Callable[[Callable[[bytes], bytes]], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def half(data: bytes) -> bytes:
-        return b"raw REPL; CTRL-B to exit\r\n>" if data.endswith(b"\r\x01") else b"R\x01\x20" if data else b""
-
-    monkeypatch.setattr(repl, "ANSWER_S", 0.5)
-    with pytest.raises(NoBoard, match="stopped answering"):
-        Board(wire(half), 115200)
 
 
 def test_a_port_that_is_not_there_and_one_that_is_in_use(wire: Callable[[Callable[[bytes], bytes]], str]) -> None:
