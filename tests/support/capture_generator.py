@@ -9,15 +9,10 @@ say nothing of who has them. Then the capture itself suffers (lost, doubled and 
 files). Violations of the protocol can be planted; what they are and what shows them is in the result.
 
 `write_fleet(paths, packets, streams, seed)` writes millions of packets with numpy.
-
-    python -m tests.support.capture_generator small FOLDER [--seed N] [--count N]
-    python -m tests.support.capture_generator fleet FILE... [--packets N] [--streams N] [--seed N]
 """
 
-import argparse
 import ipaddress
 import itertools
-import json
 import random
 import struct
 from bisect import bisect_right
@@ -183,15 +178,6 @@ def ping(cookie: int, guid: bytes) -> bytes:
 
 
 # ---- what the simulation keeps -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Stream:
-    """Who sends where under which sequence: the key of a stream. sequence: ordinal, time stamp."""
-
-    source: bytes
-    queue: str
-    sequence: tuple[int, int]
 
 
 @dataclass(eq=False)
@@ -364,7 +350,6 @@ class Planted:
     connection: Connection
     number: int
     evidence: list[list[Packet]]
-    stream: Stream | None = None
     shown: bool = False  # all of its evidence is in the capture
     certain: bool = False  # no hole excuses an `unknown`
     frames: set[tuple[int, int]] = field(default_factory=set)  # of the evidence: (index of path, number)
@@ -1829,9 +1814,6 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         violation.frames = {
             (frame.file, frame.number) for packet in (*shown, *again) for frame in packet.frames if frame.kept >= 0
         }
-        if violation.line is not None:
-            sequence = next(packet.sequence for group in violation.evidence[::-1] for packet in group)
-            violation.stream = Stream(violation.line.source.guid, violation.line.queue, sequence)
 
 
 # ---- the big form --------------------------------------------------------------------------------
@@ -2236,49 +2218,6 @@ def write_fleet(
         fleet.resends,
         fleet.planted,
     )
-
-
-def main() -> None:
-    """Writes captures and says what is in them."""
-    parser = argparse.ArgumentParser(description="Captures of MSMQ traffic with known faults.")
-    forms = parser.add_subparsers(dest="form", required=True)
-    small = forms.add_parser("small", help="a few hosts in detail")
-    small.add_argument("folder", type=Path)
-    small.add_argument("--seed", type=int, default=1)
-    small.add_argument("--count", type=int, default=1)
-    fleet = forms.add_parser("fleet", help="many streams, fast")
-    fleet.add_argument("files", type=Path, nargs="+")
-    fleet.add_argument("--packets", type=int, default=10_000_000)
-    fleet.add_argument("--streams", type=int, default=10_000)
-    fleet.add_argument("--seed", type=int, default=1)
-    fleet.add_argument("--each", type=int, default=10, help="violations of each kind")
-    arguments = parser.parse_args()
-    if arguments.form == "fleet":
-        truth = write_fleet(arguments.files, arguments.packets, arguments.streams, arguments.seed, arguments.each)
-        print(json.dumps(truth._asdict()))
-        return
-    for seed in range(arguments.seed, arguments.seed + arguments.count):
-        capture = generate(seed, arguments.folder)
-        found: list[dict[str, Any]] = [
-            {
-                "kind": v.kind,
-                "variant": v.variant,
-                "number": v.number,
-                "shown": v.shown,
-                "certain": v.certain,
-                "frames": sorted(v.frames),
-            }
-            for v in capture.planted
-        ]
-        print(
-            json.dumps(
-                {"seed": seed, "paths": [str(p) for p in capture.paths], "faults": capture.faults, "planted": found}
-            )
-        )
-
-
-if __name__ == "__main__":
-    main()
 
 
 def capture_files(seed: int, folder: Path, pieces: int, length: int = 0, form: str = "") -> list[Path]:
