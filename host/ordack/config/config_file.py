@@ -521,4 +521,4 @@ def _fixed_fields() -> list[str]:
     """Those that stay as they are until the next start."""
     known = [(name or key, setting) for name, table in TABLES.items() for key, setting in table.keys.items()]
     fixed = {name for name, setting in known if setting.reload == settings.RESTART}
-    return [name for name in _fields() if _table(name) in fixed and name not in LISTENERS]
+    return [name for name in _fields() if _table(name) in fixed]
