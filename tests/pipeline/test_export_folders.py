@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from ordack.client import Client
-from ordack.pipeline.export import Exporter
+from ordack.pipeline.export import Exporter, Folder
 from ordack.pipeline.segments import (
     MARKER,
     FolderError,
@@ -227,6 +227,23 @@ def test_a_folder_that_is_moved_during_the_export_gets_nothing_more(store: Path,
             next(running)
     assert list(to.iterdir()) == []
     assert queued_ids(store) == ids[2:]
+
+
+def test_a_folder_that_is_moved_while_a_segment_is_written_leaves_messages_in_their_queue(
+    store: Path, to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = fill(store, 4)
+    write = Folder.write
+
+    def write_and_move(folder: Folder, name: str, content: bytes) -> None:
+        write(folder, name, content)
+        if "line1" in name:
+            to.rename(tmp_path / "moved")
+
+    monkeypatch.setattr(Folder, "write", write_and_move)
+    with pytest.raises(FolderError, match="was moved, deleted or replaced"):
+        run_export(store, to)
+    assert queued_ids(store) == ids
 
 
 def test_the_folder_of_another_queue_manager_or_of_nobody_is_refused(store: Path, to: Path, tmp_path: Path) -> None:
