@@ -1,4 +1,4 @@
-"""What a query with a filter finds in a table of Delta Lake, by pyarrow and by polars: the rows that it finds there.
+"""What a query with a filter finds in a table of Delta Lake, by pyarrow, polars and DuckDB: those that are there.
 
 Readers pass over files and groups of rows by statistics in the commit and in the files.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import cbor2
+import duckdb
 import polars
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +39,9 @@ KINDS: dict[str, tuple[types.DataType, list[list[Any]]]] = {
     "at": (types.TimestampType(), [[MOMENT], [MOMENT + datetime.timedelta(microseconds=1)], [MOMENT]]),
     "nothing": (types.IntegerType(), [[], [], []]),
 }
-COMPARISONS: list[Callable[[Any, Any], Any]] = [operator.eq, operator.ne, operator.lt, operator.ge]
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "<>": operator.ne, "<": operator.lt, ">=": operator.ge
+}  # fmt: skip
 
 
 def filled(folder: Path, table: Path) -> None:
@@ -82,11 +85,30 @@ def test_a_filter_finds_the_rows_that_are_there(folder: Path, table: Path, reade
         for value in [value for file in files for value in file]:
             if reader == "pyarrow" and isinstance(value, float) and math.isnan(value):
                 continue  # it takes what is known of a file, `x <= 1`, for a proof of `x < NaN`
-            for sign in COMPARISONS:
+            for sign in COMPARISONS.values():
                 arrow = sign(pc.field(name), pa.scalar(value, whole[name].type))
                 check(name, arrow, sign(polars.col(name), polars.lit(value, known[name].dtype)), (sign, value))
     for name in [*KINDS, "report_queue", "body", "label", MALFORMED]:
         check(name, pc.field(name).is_null(), polars.col(name).is_null(), "is null")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_duckdb_finds_the_rows_that_are_there(folder: Path, table: Path) -> None:
+    filled(folder, table)
+    dataset = DeltaTable(table).to_pyarrow_dataset()
+    base = duckdb.connect()
+    base.register("filtered", dataset)
+    base.execute("CREATE TABLE known AS SELECT * FROM filtered")
+    wrong = []
+    for name, (_, files) in KINDS.items():
+        for value in [value for file in files for value in file]:
+            for sign in COMPARISONS:
+                found, expected = (
+                    base.execute(f'SELECT lookup_id FROM {rows} WHERE "{name}" {sign} ? ORDER BY 1', [value]).fetchall()
+                    for rows in ("filtered", "known")
+                )
+                if found != expected:
+                    wrong.append(f"{name} {sign} {value}: {found}, and {expected} are there")
     assert not wrong, "\n".join(wrong)
 
 
