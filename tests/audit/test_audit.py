@@ -135,6 +135,8 @@ def test_sums_are_those_of_the_streams(tmp_path: Path) -> None:
             ages = [(one.sequence.time_stamp, one.sequence.ordinal) for one in stream.sequences]
             assert ages == sorted(ages)
             assert stream.sequence == stream.sequences[-1].sequence
+            rejected = {name for name in stream.outcomes if name[:2] == "0x" and not int(name, 16) & 0x4000}
+            assert {name for name in stream.rejects if name[:2] == "0x"} == rejected
             rolled += sorted(ages, key=lambda age: age[1]) != ages
     assert rolled
 
