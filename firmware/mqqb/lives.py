@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mqqb.reader import OrderAckBody
     from mqqb.streams import Entry, OutgoingStream
 
-    class OutgoingQueue(Protocol):
+    class SourceQueue(Protocol):
         """A queue of messages for one destination."""
 
         @property
@@ -59,8 +59,8 @@ _ROLLS = const(1048576)  # as often may a stream have drained since its TimeStam
 def explain(
     storage: "Storage",
     body: "OrderAckBody",
-    queues: "Iterable[OutgoingQueue]",
-    of_peer: "Iterable[OutgoingQueue]",
+    queues: "Iterable[SourceQueue]",
+    of_peer: "Iterable[SourceQueue]",
     now: int,
 ) -> None:
     """An OrderAck is no progress of a sequence that a stream is at. The arguments are those of source.order_ack."""
@@ -85,10 +85,10 @@ def explain(
 def _refused(
     strangers: "dict[int, int]",
     acked: int,
-    likely: "OutgoingQueue | None",
-    of_peer: "Iterable[OutgoingQueue]",
+    likely: "SourceQueue | None",
+    of_peer: "Iterable[SourceQueue]",
     now: int,
-) -> "list[OutgoingQueue]":
+) -> "list[SourceQueue]":
     """Those which the peer refuses: what they have sent is older, and they have heard nothing of their own since
     such an OrderAck came for the first time, before it was sent again. likely: the one with its TimeStamp; none of
     the others, while something waits there that it can be about.
@@ -112,7 +112,7 @@ def _refused(
     return found
 
 
-def _end(storage: "Storage", queue: "OutgoingQueue", tx_sequence_id: int, number: int) -> bool:
+def _end(storage: "Storage", queue: "SourceQueue", tx_sequence_id: int, number: int) -> bool:
     """What the destination refuses for ever, having passed on to this number, is over. Is there any?"""
     over = refused_for_ever(queue.stream, tx_sequence_id, number)
     if over:
@@ -132,7 +132,7 @@ def refused_for_ever(stream: "OutgoingStream", tx_sequence_id: int, number: int)
     return found
 
 
-def _queue_of(time_stamp: int, queues: "Iterable[OutgoingQueue]") -> "OutgoingQueue | None":
+def _queue_of(time_stamp: int, queues: "Iterable[SourceQueue]") -> "SourceQueue | None":
     """The queue that an OrderAck with this TimeStamp is for: it is at such a sequence, or an older one waits there."""
     for queue in queues:
         if queue.stream.record[core.OUTGOING_TIME_STAMP] == time_stamp:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from mqqb.confirm import Confirmation
     from mqqb.headers import FinalAck
-    from mqqb.lives import OutgoingQueue, Storage
+    from mqqb.lives import SourceQueue, Storage
     from mqqb.reader import OrderAckBody
 
 HOLD = const(0x40)  # beside the actions of confirm: send it no more; a FinalAck may settle it until C (C-22)
@@ -31,8 +31,8 @@ def too_late(confirmation: "Confirmation", time: int, until: int) -> int:
 def order_ack(
     storage: "Storage",
     body: "OrderAckBody",
-    queues: "Iterable[OutgoingQueue]",
-    of_peer: "Iterable[OutgoingQueue]",
+    queues: "Iterable[SourceQueue]",
+    of_peer: "Iterable[SourceQueue]",
     now: int,
 ) -> None:
     """An OrderAck has come (B-230 to B-237). queues: all. of_peer: those for the peer that it came from; they are
@@ -48,7 +48,7 @@ def order_ack(
     lives.explain(storage, body, queues, of_peer, now)
 
 
-def final_ack(storage: "Storage", packet: "FinalAck", guid: bytes, queues: "Iterable[OutgoingQueue]", now: int) -> None:
+def final_ack(storage: "Storage", packet: "FinalAck", guid: bytes, queues: "Iterable[SourceQueue]", now: int) -> None:
     """A FinalAck has come (B-241 to B-245). guid: of this queue manager. queues: those that may have its message."""
     body = packet.body
     if body.source_guid != guid:  # B-241

@@ -35,9 +35,9 @@ from ordack.broker.service import PAGE
 from ordack.config.config import Config, TlsFiles
 from ordack.store import Store
 from ordack.store.look import open_to_look
-from ordack.store.messages import FIRST, Stored
+from ordack.store.messages import FIRST, StoredMessage
 from ordack.store.queues import NoSuchQueue
-from ordack.store.queues import Queue as QueueState
+from ordack.store.queues import QueueState as QueueState
 from ordack.store.schema import PRIVATE
 
 __all__ = [
@@ -118,7 +118,7 @@ class Received(Message):
     """A message that a `Receiving` has received. `with message:` ends it with that block, as `with queue.receive()`
     does: removed, put back if the block raises, removed as rejected if it raises Reject."""
 
-    def __init__(self, stored: Stored, source: Queue) -> None:
+    def __init__(self, stored: StoredMessage, source: Queue) -> None:
         super().__init__(stored)
         self._taken = Taken(source, stored.lookup_id)
 
@@ -231,7 +231,7 @@ class Queue:
 
     def begin_receive(
         self, limit: int, timeout: float | None, counted: bool = False, **which: Unpack[Which]
-    ) -> list[Stored]:
+    ) -> list[StoredMessage]:
         """The first part of receive_batch; `end_receive` or `put_back` is the other, for all of them or for some.
         counted: a message that comes back from it may be the reason."""
         poison_after = AS_CONFIGURED if counted and self._has_poison else None
@@ -256,7 +256,7 @@ class Queue:
                 yield Message(message)
             place = (stored[-1].rank, stored[-1].lookup_id)
 
-    def look(self, place: tuple[int, int], limit: int) -> list[Stored]:
+    def look(self, place: tuple[int, int], limit: int) -> list[StoredMessage]:
         """Up to `limit` messages behind a place, (rank, lookup id), which stay in the queue."""
         return self._client.reads.look(self.identifier, place, limit)
 

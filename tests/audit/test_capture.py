@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build
-from ordack.capture.one_by_one import WRAPPED, Found, Tally, packets
+from ordack.capture.one_by_one import WRAPPED, FoundPacket, Tally, packets
 
 from tests.support.capture_files import (
     CLIENT,
@@ -47,7 +47,7 @@ class Pipe(io.BytesIO):
         return super().read1(self._piece)
 
 
-def cuts(data: bytes) -> list[Found]:
+def cuts(data: bytes) -> list[FoundPacket]:
     """What is in a capture; problems have no bytes. It is the same if the file comes in pieces."""
     found = list(packets(io.BytesIO(data)))
     for piece in (7, 1000):
@@ -87,7 +87,7 @@ def test_packets_are_found_on_every_kind_of_link(link: int, head: bytes, six: bo
     data = pcap([head + segment(1000, FRAMES[5], six=six)], link)
     (cut,) = cuts(data)
     name = "[::1]:50000>[::2]:1801" if six else NAME
-    assert cut == Found(name, START, 1, 0, FRAMES[5])
+    assert cut == FoundPacket(name, START, 1, 0, FRAMES[5])
 
 
 def test_ethernet_padding_is_no_data() -> None:
@@ -153,8 +153,8 @@ def test_other_ports_and_pings() -> None:
         for protocol, data in ((6, other), (17, ping), (17, answer), (17, noise), (1, icmp))
     ]
     assert cuts(pcap(records)) == [
-        Found("10.0.0.1:4057>10.0.0.2:3527", START + 1, 2, 0, FRAMES[1], ping=True),
-        Found("10.0.0.1:3527>10.0.0.2:4057", START + 2, 3, 0, FRAMES[2], ping=True),
+        FoundPacket("10.0.0.1:4057>10.0.0.2:3527", START + 1, 2, 0, FRAMES[1], ping=True),
+        FoundPacket("10.0.0.1:3527>10.0.0.2:4057", START + 2, 3, 0, FRAMES[2], ping=True),
     ]
 
 

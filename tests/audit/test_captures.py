@@ -50,7 +50,7 @@ Row = dict[str, int]
 Rows = dict[str, list[Row]]
 
 
-def rows_of(batch: columnar.Batch) -> Iterator[Row]:
+def rows_of(batch: columnar.PacketColumns) -> Iterator[Row]:
     names = list(batch.columns)
     for number, values in enumerate(zip(*(batch[name].tolist() for name in names))):
         yield dict(zip(names, values)) | {"time": int(batch.time[number])}
@@ -389,4 +389,4 @@ def test_names_as_text() -> None:
         (6, guid + b"\x2a\0\0\0", f"PRIVATE={text}\\0000002A"),
         (7, "OS:a\\q\0".encode("utf-16-le"), "DIRECT=OS:a\\q"),
     ):
-        assert columnar._queue_name(selector, raw) == columnar.QueueName(selector, raw, name)
+        assert columnar._queue_name(selector, raw) == columnar.PacketQueue(selector, raw, name)

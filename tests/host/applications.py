@@ -15,7 +15,7 @@ from ordack.broker.message import in_runs
 from ordack.broker.sending import Sent, SentRun, each
 from ordack.client import Letter
 from ordack.store import Store, StoreError
-from ordack.store.messages import Stored
+from ordack.store.messages import StoredMessage
 
 from tests.support.host_world import START, WALL
 
@@ -61,7 +61,7 @@ class Asking:
         (content,) = service.frames(bytearray(answers[self._application]))
         return service.result_of(content)
 
-    def take(self, wanted: Wanted, _timeout: float) -> list[Stored]:
+    def take(self, wanted: Wanted, _timeout: float) -> list[StoredMessage]:
         return service.messages_in(self._ask(Take(wanted, 0)))
 
     def commit(self, commit: Commit) -> list[Sent]:

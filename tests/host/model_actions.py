@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mqqb import confirm
 from mqqb.names import DirectQueueFormatName
 from ordack.broker.incoming import indispensable
-from ordack.broker.links import Hop, Link
+from ordack.broker.links import Hop, PeerLink
 from ordack.broker.message import ACKNOWLEDGE
 from ordack.client import Queue, Reject
 from ordack.config.settings import NEVER
@@ -302,7 +302,7 @@ class Actions(Rules):
             host, AMOUNTS[amount], list(host.links.items())[only : only + 1] if only < 4 else list(host.links.items())
         )
 
-    def _deliver(self, host: Host, most: int, links: list[tuple[Link, tuple[Wire, int]]]) -> bool:
+    def _deliver(self, host: Host, most: int, links: list[tuple[PeerLink, tuple[Wire, int]]]) -> bool:
         batch = []
         lost = []
         for link, (wire, end) in links:

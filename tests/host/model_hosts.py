@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 from mqqb import core, headers, parse
-from ordack.broker.links import Link
+from ordack.broker.links import PeerLink
 from ordack.broker.manager import Manager
 from ordack.config.config import Config
 from ordack.config.settings import NEVER
@@ -186,8 +186,8 @@ class Host:
             max_ack_queues=3,
         )
         self.boot = 0  # world time at which its monotonic clock was 0
-        self.links: dict[Link, tuple[Wire, int]] = {}
-        self.stranger: tuple[Link, Peer] | None = None
+        self.links: dict[PeerLink, tuple[Wire, int]] = {}
+        self.stranger: tuple[PeerLink, Peer] | None = None
         self.given_up = False  # acknowledgements that waited here: what they said, nobody knows
         self.queues: dict[int, str] = {}
         self.kinds: dict[str, list[tuple[int, bool | None]]] = {name: [(0, MADE.get(name))] for name in QUEUES}
@@ -408,7 +408,7 @@ class Host:
         held: int = self.monitor.execute("SELECT count(*) FROM outgoing_messages WHERE held").fetchone()[0]
         return self.timed_out + held
 
-    def urgent(self, link: Link) -> dict[Sendable, int]:
+    def urgent(self, link: PeerLink) -> dict[Sendable, int]:
         """What waits for this link, and the queue manager knows of, with a priority above the lowest."""
         served = self.manager.outgoing.served_by(link)
         queues = {outgoing.identifier for outgoing in served if not (outgoing.returns or outgoing.on_hold)}
@@ -436,12 +436,12 @@ class Wire:
     """One TCP connection: end 0 has connected, end 1 has accepted. `inbox`: what is on its way to an end."""
 
     def __init__(
-        self, world: World, hosts: tuple[Host, Host], links: tuple[Link, Link], start: tuple[int, ...]
+        self, world: World, hosts: tuple[Host, Host], links: tuple[PeerLink, PeerLink], start: tuple[int, ...]
     ) -> None:
         self.world = world
         self.hosts = hosts
         self.guids = [host.guid for host in hosts]
-        self.links: list[Link | None] = list(links)
+        self.links: list[PeerLink | None] = list(links)
         self.inbox = (bytearray(), bytearray())
         self.over = [False, False]  # the end of the stream follows what is in the inbox
         self.severed = False

@@ -43,7 +43,7 @@ from ordack.config.config import Config
 from ordack.config.names import DEAD_XACT
 from ordack.store import Store, StoreError, StoreUnknown, database, write_ahead
 from ordack.store.backup import make_backup
-from ordack.store.messages import NotTaken, Stored
+from ordack.store.messages import NotTaken, StoredMessage
 from ordack.store.schema import FILE_NAME, POISON
 
 from tests.host.applications import Asking
@@ -249,12 +249,12 @@ class Episode:
         queue = host.application.queue(self.dice.choice(QUEUES))
         counted = self.dice.random() < 0.5
         wanted = Wanted(queue.identifier, self.dice.choice((1, 2, 6)), counted, 2 if counted else None)
-        taken: list[Stored] = []
+        taken: list[StoredMessage] = []
         if self.act(host, lambda: taken.extend(host.application.access.take(wanted, 0))):
             self.settle_doubts(host)
             host.held = [(one.lookup_id, self.received(one)) for one in taken]
 
-    def received(self, stored: Stored) -> Note:
+    def received(self, stored: StoredMessage) -> Note:
         """What is known of a message that was received."""
         tag = tag_of(stored.packet)
         assert tag is not None

@@ -25,7 +25,7 @@ from ordack.broker.applications import PutBack
 from ordack.broker.commits import Commit, Direct, Request, Wanted, carry_out
 from ordack.broker.manager import Manager
 from ordack.broker.message import in_runs
-from ordack.broker.outcome import Outcomes
+from ordack.broker.outcome import Settlements
 from ordack.broker.sending import each
 from ordack.client import Client, Letter, Transaction
 from ordack.config.config import Config
@@ -762,7 +762,7 @@ def test_whatever_bytes_come_are_a_question_or_malformed(data: bytes) -> None:
                 assert 0 <= parts[-1] <= service.WAIT_MAX_MS
             elif question[0] == service.COMMIT:
                 assert all(isinstance(run.letter.destination, str) and run.bodies for run in parts[3])
-    except service.Malformed:
+    except service.MalformedFrame:
         pass
 
 
@@ -824,7 +824,7 @@ class Cutter:
 
 def _carry_out(folder: Path, request: Request) -> Any:
     with unserved(Store(folder)) as opened, opened.transaction():
-        return each(opened.guid, carry_out(Outcomes(opened, WALL, Config()), request).sent)
+        return each(opened.guid, carry_out(Settlements(opened, WALL, Config()), request).sent)
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -909,7 +909,7 @@ def test_errors_cross_the_socket_as_what_they_are() -> None:
         with pytest.raises(expected, match=str(error)[:1]) as raised:
             service.result_of(answer)
         assert type(raised.value) is expected
-    with pytest.raises(service.Malformed):
+    with pytest.raises(service.MalformedFrame):
         service.result_of(["what"])
 
 

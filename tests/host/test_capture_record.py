@@ -267,7 +267,7 @@ def test_a_capture_is_pcapng_that_others_read_and_tells_who_made_it(tmp_path: Pa
     assert before - 1000 <= times[0] <= times[-1] <= after + 1000
 
 
-def message_ids(batches: Iterable[columnar.Batch]) -> list[int]:
+def message_ids(batches: Iterable[columnar.PacketColumns]) -> list[int]:
     """Of the user messages that were read as columns."""
     return [int(number) for batch in batches for number in batch["message_id"][batch["kind"] == 4]]
 

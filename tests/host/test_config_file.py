@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import guids
-from ordack.broker.serve_log import Log
+from ordack.broker.serve_log import ServeLog
 from ordack.cli import serve as serve_command
 from ordack.client import Client
 from ordack.config import config_file, settings
@@ -436,11 +436,11 @@ def test_serve_listens_to_this_machine_alone_unless_told_otherwise_and_says_so(m
     assert settings.LISTEN == ("127.0.0.1", 1801)
     monkeypatch.setattr(settings, "LISTEN", ("127.0.0.1", 0))
     said: list[str] = []
-    [listener] = serve_command._open_listeners((), Log(said.append))
+    [listener] = serve_command._open_listeners((), ServeLog(said.append))
     assert listener.place[0] == "127.0.0.1"
     listener.close()
     assert "--listen 0.0.0.0:" in said.pop()
-    [listener] = serve_command._open_listeners([Listen("127.0.0.1", 0)], Log(said.append))
+    [listener] = serve_command._open_listeners([Listen("127.0.0.1", 0)], ServeLog(said.append))
     listener.close()
     assert not said
 

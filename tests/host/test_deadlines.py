@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ordack.broker.serve_log import Log
+from ordack.broker.serve_log import ServeLog
 from ordack.cli import serve
 from ordack.client import Client
 from ordack.store import StoreError
@@ -73,6 +73,6 @@ def test_serve_waits_until_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: shown.pop() if len(shown) > 1 else shown[0])
         patch.setattr(time, "sleep", lambda _seconds: None)
-        serve._open_when_there_is_room(tmp_path / "store", True, Log(said.append)).close()
+        serve._open_when_there_is_room(tmp_path / "store", True, ServeLog(said.append)).close()
     assert shown == [2e9]
     assert "the clock of this machine is not set" in said[0]

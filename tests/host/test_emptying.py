@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from mqqb import confirm
-from ordack.api.remote import Connection
+from ordack.api.remote import ServeConnection
 from ordack.broker import outcome, service
 from ordack.broker.commits import Commit, Emptying, Order, Request
 from ordack.client import Client, Letter
@@ -98,9 +98,9 @@ def test_a_serve_that_is_killed_meanwhile_does_not_end_it(
     store: Path, serve: Serve, answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0
-    ask = Connection.ask
+    ask = ServeConnection.ask
 
-    def killed(connection: Connection, question: bytes, patience: float | None = None) -> Any:
+    def killed(connection: ServeConnection, question: bytes, patience: float | None = None) -> Any:
         nonlocal asked
         if service.EMPTY.encode() in question:
             asked += 1
@@ -112,7 +112,7 @@ def test_a_serve_that_is_killed_meanwhile_does_not_end_it(
     with Client(store) as client:
         client.create_queue("untold", transactional=False)
         client.send_many([Letter("untold", b"x")] * COUNT)
-        monkeypatch.setattr(Connection, "ask", killed)
+        monkeypatch.setattr(ServeConnection, "ask", killed)
         assert client.purge_queue("untold") == COUNT
         assert asked == answered + 1
         assert list(client.queue("untold").peek()) == []

@@ -25,7 +25,7 @@ from ordack.server import health, monitor, tcp
 from ordack.server.listener import Listener
 from ordack.server.metrics import LABEL_MAX, NAMED_MAX, Metrics, safe_label
 from ordack.store import Store
-from ordack.store.counters import OTHER, PEERS_MAX, Peers, Spread
+from ordack.store.counters import OTHER, PEERS_MAX, CountsByPeer, Spread
 from ordack.store.look import StoreBeside
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordack
@@ -53,7 +53,7 @@ def test_each_number_is_counted_in_the_first_range_that_holds_it(numbers: list[i
 
 
 def test_peers_are_bounded_and_nothing_that_they_did_is_lost() -> None:
-    peers = Peers()
+    peers = CountsByPeer()
     board = peers.of("board")
     board.received = 7
     board.sessions = 1

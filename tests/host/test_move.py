@@ -12,7 +12,7 @@ import pytest
 from mqqb import build, confirm, core, guid_names, guids, headers
 from mqqb.names import parse_format_name
 from ordack.broker.commits import Moved
-from ordack.broker.outcome import Outcomes
+from ordack.broker.outcome import Settlements
 from ordack.cli.messages import move_all
 from ordack.client import Client
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
@@ -253,9 +253,9 @@ def test_a_message_that_finds_no_room_stays_where_it_was(client: Client, clock: 
 
 def test_it_is_in_one_place_whatever_fails(client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     expire(client, clock, "line1", b"1")
-    remove = Outcomes.remove
+    remove = Settlements.remove
     with monkeypatch.context() as patch:
-        patch.setattr(Outcomes, "remove", lambda self, *of: remove(self, *of) or 1 // 0)  # at the very end
+        patch.setattr(Settlements, "remove", lambda self, *of: remove(self, *of) or 1 // 0)  # at the very end
         with pytest.raises(ZeroDivisionError):
             list(move(client, DEAD_XACT, None))
     assert (bodies(client, "line1"), bodies(client, DEAD_XACT)) == ([], [b"1"])

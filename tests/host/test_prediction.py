@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 from mqqb import build, compose, core, hosts, names, parse
 from mqqb.events import Acknowledged, Closed, MessageReceived
-from ordack.broker.links import Link
+from ordack.broker.links import PeerLink
 from ordack.broker.manager import Manager
 from ordack.broker.streams import LONGEST, MessageRun
 from ordack.config.config import Access, Config
@@ -74,7 +74,7 @@ class Twin:
         self.predicts = predicts
         self.now = START
         self.log: list[str] = []
-        self.links: list[Link | None] = [None] * LINKS
+        self.links: list[PeerLink | None] = [None] * LINKS
         self.told: list[object] = []
         self.at_once = 0
         self.store = Store(folder, create=True, clock=lambda: wall_at(self.now))
@@ -96,7 +96,7 @@ class Twin:
         self.at_once += accepted
         return accepted
 
-    def _tell(self, link: Link, data: bytes, now: int) -> list[object]:
+    def _tell(self, link: PeerLink, data: bytes, now: int) -> list[object]:
         events = self._receive(link, data, now)
         for event in events:
             if isinstance(event, MessageRun):

@@ -16,7 +16,7 @@ from mqqb import acks, confirm, core, guids, handshake, headers, parse, rare
 from ordack.broker import sending
 from ordack.broker.acceptance import Batch
 from ordack.broker.message import Letter, Run, in_runs
-from ordack.broker.outcome import Outcomes
+from ordack.broker.outcome import Settlements
 from ordack.broker.sending import Sending, Sent, each
 from ordack.config.config import Config
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
@@ -505,14 +505,14 @@ def _stored_by(folder: Path, runs: Iterable[Run], last: int) -> object:
     """All that letters become in a store, one of whose streams has `last` numbers left when they come."""
     with Store(folder, clock=lambda: WALL) as store:
         with store.transaction():
-            first = Sending(Outcomes(store, WALL, Config()))
+            first = Sending(Settlements(store, WALL, Config()))
             first.send(Letter(LINE1, b"first"))
             first.write()
         [queue] = store.outgoing.queues()
         ordinal, time_stamp, _, last_ack = queue.record
         store.outgoing.save([queue._replace(record=(ordinal, time_stamp, 0xFFFFFFFF - last, last_ack))])
         with store.transaction():
-            further = Sending(Outcomes(store, WALL, Config()), 100)
+            further = Sending(Settlements(store, WALL, Config()), 100)
             sent = each(store.guid, further.send_all(runs))
             further.write()
         columns = "lookup_id, queue, rank, expires, wants, own, dead_letter, correlation, packet"
@@ -559,7 +559,7 @@ def _settled_by(host: Host, answers: list[list[tuple[int, int]]]) -> object:
     [queue] = host.manager.outgoing
     for some in answers:
         with host.store.transaction():
-            batch = Batch(Outcomes(host.store, WALL, host.manager.config))
+            batch = Batch(Settlements(host.store, WALL, host.manager.config))
             batch.answers = some
             batch.queue_of = dict.fromkeys((key for key, _ in some), queue)
             host.manager._settling.write(batch)

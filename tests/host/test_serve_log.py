@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mqqb import confirm
-from ordack.broker.serve_log import AGAIN_S, ERROR, FACTS_OF_PEER, Form, Line, Log, Operator
+from ordack.broker.serve_log import AGAIN_S, ERROR, FACTS_OF_PEER, Form, LogLine, Operator, ServeLog
 
 from tests.support.command import DEADLINE_S, Serve, converse, ordack
 from tests.support.host_peer import Peer, direct
@@ -22,7 +22,7 @@ class _World:
     def __init__(self, form: Form = Form.TEXT) -> None:
         self.lines: list[str] = []
         self.now = 1_800_000_000.0
-        self.log = Log(self.lines.append, lambda: self.now, form)
+        self.log = ServeLog(self.lines.append, lambda: self.now, form)
 
     def told(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.lines]
@@ -35,7 +35,7 @@ class _World:
 def test_a_line_has_time_level_and_text() -> None:
     world = _World()
     world.log("a plain text")
-    world.log(Line("the store failed", ERROR))
+    world.log(LogLine("the store failed", ERROR))
     world.now += 0.0625
     world.log("later")
     assert world.lines == [
@@ -48,8 +48,8 @@ def test_a_line_has_time_level_and_text() -> None:
 def test_json_has_the_same_and_what_the_line_is_about() -> None:
     world = _World(Form.JSON)
     world.log("a plain text")
-    world.log(Line("refused, 1 MB free", ERROR, "refused", peer="10.0.0.5", queue="line1"))
-    world.log(Line("refused, 2 MB free", ERROR, "refused", peer="10.0.0.5", queue="line1"))
+    world.log(LogLine("refused, 1 MB free", ERROR, "refused", peer="10.0.0.5", queue="line1"))
+    world.log(LogLine("refused, 2 MB free", ERROR, "refused", peer="10.0.0.5", queue="line1"))
     world.pass_time(AGAIN_S)
     assert world.told() == [
         {"time": "2027-01-15T08:00:00.000Z", "level": "warning", "text": "a plain text"},
@@ -92,7 +92,7 @@ def test_a_name_from_elsewhere_is_no_other_line_and_moves_no_terminal(form: Form
 def test_what_comes_again_is_counted_and_told_less_and_less_often() -> None:
     world = _World()
     for number in range(1000):
-        world.log(Line(f"refused, {number} MB free", fact="refused"))
+        world.log(LogLine(f"refused, {number} MB free", fact="refused"))
         world.pass_time(1)
     assert world.lines[0].endswith("warning: refused, 0 MB free")
     assert len(world.lines) == 5  # after 60, 180, 420, 900 seconds
@@ -120,15 +120,15 @@ def test_what_does_not_come_again_is_new_when_it_comes_later() -> None:
 def test_a_peer_that_makes_up_names_fills_no_log() -> None:
     world = _World()
     for number in range(10_000):
-        world.log(Line(f"10.0.0.5: there is no queue {number}", peer="10.0.0.5"))
-    world.log(Line("10.0.0.6: there is no queue here", peer="10.0.0.6"))
+        world.log(LogLine(f"10.0.0.5: there is no queue {number}", peer="10.0.0.5"))
+    world.log(LogLine("10.0.0.6: there is no queue here", peer="10.0.0.6"))
     assert len(world.lines) == FACTS_OF_PEER + 2
     assert "no queue here" in world.lines[-1]
     world.pass_time(AGAIN_S)
     (more,) = world.lines[FACTS_OF_PEER + 2 :]
     assert more.endswith(f"no queue 9999 ({10_000 - FACTS_OF_PEER - 1} times more since 08:00:00)")
     world.pass_time(AGAIN_S)
-    world.log(Line("10.0.0.5: there is no queue here", peer="10.0.0.5"))
+    world.log(LogLine("10.0.0.5: there is no queue here", peer="10.0.0.5"))
     assert "10.0.0.5: there is no queue here" in world.lines[-1], "it is heard again when it has calmed down"
 
 

@@ -21,7 +21,7 @@ import power
 import pytest
 import test_inbox as boards
 from mqqb import confirm, guids
-from ordack.broker.links import Link
+from ordack.broker.links import PeerLink
 from ordack.config.config import Config
 from ordack.node import Node, OutboxFull
 
@@ -51,7 +51,7 @@ class Wire:
         self.wants_write = False
         self.to_host = bytearray()
         self.to_board = bytearray()
-        self.link: Link | None = None
+        self.link: PeerLink | None = None
         if opened_by_host:
             self.link = world.host.manager.connect(HOP, "10.0.0.7", world.now)
             world.wires.append(self)

@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from mqqb import acks, build, compose, confirm, core, headers
 from mqqb.names import parse_format_name
 from mqqb.session import Settings
-from ordack.node import Message, Node, OutboxDamaged, OutboxError, OutboxFull, OutboxWriteFailed, Queue, outbox
+from ordack.node import (
+    DestinationQueue,
+    Node,
+    OutboxDamaged,
+    OutboxError,
+    OutboxFull,
+    OutboxMessage,
+    OutboxWriteFailed,
+    outbox,
+)
 from ordack.node.link import TcpLink
 from ordack.node.peer import Peer
 from virtual import Nowhere
@@ -377,7 +386,7 @@ async def test_a_full_outbox_refuses_until_something_is_stored(tmp_path: Path) -
     node = Node(str(tmp_path), connect=("127.0.0.1", 9), capacity=20000, segment_size=4000)
     queue = node.queue(LINE)
     results = await asyncio.gather(*[queue.send(bytes(1000)) for _ in range(25)], return_exceptions=True)
-    count = sum(isinstance(result, Message) for result in results)
+    count = sum(isinstance(result, OutboxMessage) for result in results)
     assert all(isinstance(result, OutboxFull) for result in results[count:])
     assert "wait until messages are gone" in str(results[-1])
     assert 14 <= count <= 19
@@ -605,7 +614,7 @@ async def test_a_closed_node_says_so_and_what_to_do(tmp_path: Path) -> None:
 
 async def test_a_body_that_is_no_bytes_is_refused_and_counts_nothing() -> None:
     node = Node("", files=power.Disk())
-    queue: Queue = node.queue(LINE)
+    queue: DestinationQueue = node.queue(LINE)
     with pytest.raises(ValueError, match="a body is bytes"):
         await queue.send("21.5")  # type: ignore[arg-type]
     samples = array("H", (1, 2, 3))
@@ -628,7 +637,7 @@ def test_a_message_that_is_never_put_together_is_the_same(more: int, kind: Any) 
     """Its body goes to the log from where it is, for a small heap may have no piece for all of it."""
     disk = power.Disk()
     node = Node("", files=disk, clock=lambda: 0)
-    queue: Queue = node.queue(LINE)
+    queue: DestinationQueue = node.queue(LINE)
     body = random.Random(more).randbytes(len(node.outbox.log.out) + more)
     pieces = []
     disk.before = lambda disk, step, data: pieces.append(bytes(data))

@@ -9,7 +9,7 @@ import power
 import pytest
 import test_node as boards
 from mqqb import confirm, core, guids, headers
-from ordack.node import Message, Node, OutboxError, outbox
+from ordack.node import Node, OutboxError, OutboxMessage, outbox
 
 from tests.node.destination import ALARMS, LINE, Destination, until
 from tests.support.confirm_rules import RULES
@@ -360,7 +360,7 @@ async def test_nothing_is_sent_while_it_cannot_be_noted(step: str) -> None:
             raise OSError(28, "no space")
 
     queue = plant.node.queue(LINE)
-    message: Message = await queue.send(b"1")
+    message: OutboxMessage = await queue.send(b"1")
     plant.disk.before = full
     await until(lambda: "28" in queue.peer.reason)
     assert plant.seen == []

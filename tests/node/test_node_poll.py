@@ -22,7 +22,7 @@ import power
 import pytest
 from mqqb import confirm, headers
 from mqqb.session import Settings
-from ordack.node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
+from ordack.node import Node, OutboxDamaged, OutboxFull, OutboxMessage, OutboxWriteFailed
 from ordack.node.link import TICK_MS, TcpLink
 
 from firmware.ports import modules
@@ -428,7 +428,7 @@ def test_a_packet_larger_than_the_buffer_goes_between_small_ones() -> None:
 
 
 @contextmanager
-def half_sent(destination: Destination) -> Iterator[tuple[Node, Message]]:
+def half_sent(destination: Destination) -> Iterator[tuple[Node, OutboxMessage]]:
     """A node in the middle of a message that is larger than its buffer."""
     node = reach(destination)
     queue = node.queue(LINE)

@@ -32,7 +32,7 @@ from ordack.pipeline.segments import (
 )
 from ordack.store import Store, StoreError
 from ordack.store import messages as messages_module
-from ordack.store.messages import NewMessage, Stored
+from ordack.store.messages import NewMessage, StoredMessage
 from ordack.store.schema import SYSTEM_QUEUES
 
 from tests.pipeline.exports import (
@@ -62,7 +62,7 @@ def _time(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _expected(stored: Stored) -> dict[str, Any]:
+def _expected(stored: StoredMessage) -> dict[str, Any]:
     """The row by the parser, field by field (wire.md 2)."""
     found = parse.parse(stored.packet)
     assert isinstance(found, (headers.UserMessage, reader.OrderAck, headers.FinalAck))
@@ -169,7 +169,7 @@ def _alike(packet: bytes) -> list[bytes]:
 @settings(max_examples=150)
 def test_every_property_of_a_message_has_its_column(found: list[tuple[bytes, int, bool]]) -> None:
     messages = [
-        Stored(7, 3 * index + 1, arrived, int(in_doubt), packet)
+        StoredMessage(7, 3 * index + 1, arrived, int(in_doubt), packet)
         for index, (packet, arrived, in_doubt) in enumerate(found)
     ]
     messages += [message._replace(packet=packet) for message in messages for packet in _alike(message.packet)]

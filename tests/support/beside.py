@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ordack.broker.applications import Question
-from ordack.broker.links import Link
+from ordack.broker.links import PeerLink
 from ordack.broker.manager import Manager
-from ordack.broker.outcome import Outcomes
+from ordack.broker.outcome import Settlements
 from ordack.client import Client
 from ordack.store import Store
 from ordack.store.messages import ANY
@@ -31,9 +31,9 @@ def client_beside(folder: Path, clock: Callable[[], float] = time.time) -> Clien
     return client
 
 
-def outcomes_of(client: Client) -> Outcomes:
+def outcomes_of(client: Client) -> Settlements:
     """What follows when messages end now, in that client's own transaction."""
-    return Outcomes(client.store, client.now(), client.config())
+    return Settlements(client.store, client.now(), client.config())
 
 
 class HearingManager(Manager):
@@ -48,7 +48,7 @@ class HearingManager(Manager):
 
     def receive(
         self,
-        arrivals: Iterable[tuple[Link, bytes]],
+        arrivals: Iterable[tuple[PeerLink, bytes]],
         now: int,
         wall: int,
         questions: Sequence[Question] = (),

@@ -11,7 +11,7 @@ from typing import Any
 
 import apsw
 from mqqb import core, headers, parse, reader
-from ordack.broker.links import Hop, Link
+from ordack.broker.links import Hop, PeerLink
 from ordack.broker.manager import Manager
 from ordack.client import Client
 from ordack.config.config import Config
@@ -44,7 +44,7 @@ class Host:
     def __init__(self, folder: Path, config: Config | None = None, address: str = HERE[0]) -> None:
         self.config = config
         self.address = address
-        self.wires: dict[Link, Wire] = {}
+        self.wires: dict[PeerLink, Wire] = {}
         self.log: list[str] = []
         self.crashes = 0
         self.behind = 0  # seconds that its clock is
@@ -222,7 +222,7 @@ class World:
 
     def deliver(self, most: int) -> None:
         """Up to `most` bytes of each wire arrive; what reaches one host is one batch."""
-        batches: dict[Host, list[tuple[Link, bytes]]] = {}
+        batches: dict[Host, list[tuple[PeerLink, bytes]]] = {}
         for wire in list(self.wires):
             size = self.random.randint(0, most)
             data, wire.to_host = bytes(wire.to_host[:size]), wire.to_host[size:]

@@ -19,13 +19,21 @@ if MICROPYTHON:  # which else looks for a built-in module on the flash at each i
     sys.path.extend(_path)
 
 from ordack.node.log import OutboxDamaged, OutboxError, OutboxFull, OutboxWriteFailed
-from ordack.node.message import Message
+from ordack.node.message import OutboxMessage
 from ordack.node.node import Node
-from ordack.node.queue import Queue
+from ordack.node.queue import DestinationQueue
 
 if MICROPYTHON:
     for _name in _taken:
         if _name not in _those[:5]:  # of the others a program may have its own, with more in them
             del sys.modules[_name]
 
-__all__ = ["Message", "Node", "OutboxDamaged", "OutboxError", "OutboxFull", "OutboxWriteFailed", "Queue"]
+__all__ = [
+    "DestinationQueue",
+    "Node",
+    "OutboxDamaged",
+    "OutboxError",
+    "OutboxFull",
+    "OutboxMessage",
+    "OutboxWriteFailed",
+]

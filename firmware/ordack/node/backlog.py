@@ -8,7 +8,7 @@ import gc
 
 from mqqb import confirm, const, streams
 from ordack.node import log
-from ordack.node.message import Message
+from ordack.node.message import OutboxMessage
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ordack.node.log import Buffer, Restored
     from ordack.node.notices import Notices
     from ordack.node.outcomes import Deadlines, Outcomes
-    from ordack.node.queue import Queue
+    from ordack.node.queue import DestinationQueue
 
 _RESERVE_PIECES = const(16)  # so much memory a session has left when messages are taken from the flash, for what it
 _RESERVE_BYTES = const(128)  # takes are small pieces
@@ -38,7 +38,7 @@ class Backlog:
         outcomes: "Outcomes",
         deadlines: "Deadlines",
         notices: "Notices",
-        queues: "Sequence[Queue]",
+        queues: "Sequence[DestinationQueue]",
         hold: int,
     ) -> None:
         self.commits = commits
@@ -55,8 +55,13 @@ class Backlog:
         return self.commits.waiting + coming + sum([queue.logged.deferred for queue in self._queues])
 
     def accept(
-        self, queue: "Queue", packet: bytearray, record: "array[int]", may_expire: bool = True, body: "Buffer" = b""
-    ) -> Message:
+        self,
+        queue: "DestinationQueue",
+        packet: bytearray,
+        record: "array[int]",
+        may_expire: bool = True,
+        body: "Buffer" = b"",
+    ) -> OutboxMessage:
         """Number a message and log it (B-317); commit makes it durable. Raises OutboxFull, OutboxWriteFailed.
 
         record: its confirmation, in state Q. may_expire: False: T0 is known, neither TTRQ nor TTBR is set. body: what
@@ -65,7 +70,7 @@ class Backlog:
         commits = self.commits
         outbox = commits.outbox
         stream = queue.stream
-        message = Message(outbox.next_message_id, record)
+        message = OutboxMessage(outbox.next_message_id, record)
         offset = queue.draft.transaction_at
         spare = self.outcomes.spare()
         entry = None
@@ -100,7 +105,7 @@ class Backlog:
         commits.packets.keep(message, packet, 0 if body else queue.peer.room)
         return message
 
-    def transmit(self, queue: "Queue", entry: streams.Entry, part: memoryview) -> bool:
+    def transmit(self, queue: "DestinationQueue", entry: streams.Entry, part: memoryview) -> bool:
         """Fill part with the packet of an entry that is about to be transmitted, or with its beginning, which goes as
         far as to the end of its TransactionHeader. False: it is too late for that (C-18, C-22).
 
@@ -180,7 +185,7 @@ class Backlog:
                 if self.commits.outbox.log.gaps:
                     queue.miss()
 
-    def is_low(self, queue: "Queue") -> bool:
+    def is_low(self, queue: "DestinationQueue") -> bool:
         """Are few of its messages left in memory, and others on the flash?"""
         if not queue.logged.deferred:
             return False

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ordack.node.sources import LoggedSource
 
 
-class Received:
+class InboxMessage:
     """A message, as the application gets it.
 
     source: GUID of its sender, 16 bytes; message_id: the sender's number for it. sent_time: s since 1970 by the
@@ -64,14 +64,14 @@ class Inbox:
         self.waiting: "list[Arrival]" = []  # in order; the first may be with the application
         self.restored = False  # the first one may have been with it before the reset
         self._inboxes = inboxes
-        self._given: "Received | None" = None
+        self._given: "InboxMessage | None" = None
         self._event: "Any" = None
 
     def __len__(self) -> int:
         """Messages that are not taken yet."""
         return len(self.waiting)
 
-    def get(self) -> "Received | None":
+    def get(self) -> "InboxMessage | None":
         """The oldest message that is not taken, or None; the same one until it is. Raises OutboxDamaged, OSError."""
         given = self._given
         if given is not None:
@@ -80,10 +80,10 @@ class Inbox:
         self._inboxes.check_deadlines()  # nobody may have polled for a while
         if self.waiting:
             arrival = self.waiting[0]
-            given = self._given = Received(arrival, self._inboxes.read(arrival), self.restored)
+            given = self._given = InboxMessage(arrival, self._inboxes.read(arrival), self.restored)
         return given
 
-    def take(self, message: Received) -> None:
+    def take(self, message: InboxMessage) -> None:
         """The application has handled this message: returns when it is durable that it never comes again.
 
         Raises ValueError if it is not the one that `get` gave; OutboxError: the file system refused, after a cut of
@@ -91,11 +91,11 @@ class Inbox:
         """
         self._end(message, confirm.ACK_RECEIVE)
 
-    def reject(self, message: Received) -> None:
+    def reject(self, message: InboxMessage) -> None:
         """The application does not want this message: its sender is told, class 0xC004 (B-342). Otherwise as `take`."""
         self._end(message, confirm.NACK_RECEIVE_REJECTED)
 
-    def _end(self, message: Received, message_class: int) -> None:
+    def _end(self, message: InboxMessage, message_class: int) -> None:
         if self._given is None or message is not self._given:
             raise ValueError("the message is not the one that was given last")
         self._given = None
@@ -139,12 +139,12 @@ class _Messages:
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
-        self._last: "Received | None" = None
+        self._last: "InboxMessage | None" = None
 
     def __aiter__(self) -> "_Messages":
         return self
 
-    async def __anext__(self) -> Received:
+    async def __anext__(self) -> InboxMessage:
         inbox = self._inbox
         last = self._last
         self._last = None

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from array import array
     from typing import Any
 
-    from ordack.node.queue import Queue
+    from ordack.node.queue import DestinationQueue
 
 # Of a record's MARKS in state X, ours: the application has not been told yet that the message has failed,
 UNTOLD = const(0x40)
@@ -22,7 +22,7 @@ _CACHE_BYTES = const(1048576)  # of packets that are kept in memory until they a
 _CACHE_SHARE = const(32)  # of the heap, one part in so many
 
 
-class Message(log.Stored):
+class OutboxMessage(log.Stored):
     """A message on its way, or kept in the dead-letter queue or the journal.
 
     `error`: what kept it from being accepted. `failure`: what ended delivery while it was on its way. One that waits on
@@ -30,8 +30,8 @@ class Message(log.Stored):
     """
 
     # Of the class, until a message differs: one that waits takes less memory so.
-    twin: "Message | None" = None  # the handle by which the node knows it
-    elsewhere: "Queue | None" = None  # who knows of it while it waits on the flash only
+    twin: "OutboxMessage | None" = None  # the handle by which the node knows it
+    elsewhere: "DestinationQueue | None" = None  # who knows of it while it waits on the flash only
     error: "Exception | None" = None
     event: "asyncio.Event | None" = None
     failure: "Exception | None" = None
@@ -126,7 +126,7 @@ class Message(log.Stored):
         """Its record as it is now, also where it was on the flash only. Raises as `outcome` of Node."""
         return self.known().record
 
-    def known(self) -> "Message":
+    def known(self) -> "OutboxMessage":
         """The handle by which the node knows it, as it is now. Raises as `outcome` of Node."""
         if self.elsewhere is not None:
             self.elsewhere.follow(self)

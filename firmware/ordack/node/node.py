@@ -22,11 +22,11 @@ from ordack.node.clock import Clock, unix_time
 from ordack.node.commits import Commits
 from ordack.node.files import absolute
 from ordack.node.link import TICK_MS
-from ordack.node.message import Message, Packets
+from ordack.node.message import OutboxMessage, Packets
 from ordack.node.notices import Notices
 from ordack.node.outcomes import Deadlines, Outcomes
 from ordack.node.peer import Peers
-from ordack.node.queue import Queue
+from ordack.node.queue import DestinationQueue
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Node:
     """
 
     inboxes: "Inboxes | None" = None  # if there are any
-    _queues: "list[Queue]"
+    _queues: "list[DestinationQueue]"
     _tasks: "Tasks | None" = None
     _waiter: "Waiter | None" = None
 
@@ -154,7 +154,7 @@ class Node:
         segment_size: int = 65536,
         settings: "session.Settings | None" = None,
         random: "Callable[[], float]" = _random.random,
-        on_failed: "Callable[[Message], Any] | None" = None,
+        on_failed: "Callable[[OutboxMessage], Any] | None" = None,
         files: "log.Files | None" = None,
         quota: "int | None" = None,
         confirmation: "confirm.Settings | None" = None,
@@ -162,7 +162,7 @@ class Node:
         listen: "tuple[str, int] | None" = None,
         inbox_quota: "tuple[int, int] | None" = None,
         name: str = "",
-        on_stored: "Callable[[Message], Any] | None" = None,
+        on_stored: "Callable[[OutboxMessage], Any] | None" = None,
         on_connection: "Callable[[Peer, str], Any] | None" = None,
         accept: str = "",
     ) -> None:
@@ -182,7 +182,7 @@ class Node:
             segment_size,
             capacity,
             hold // 2,
-            Message,
+            OutboxMessage,
             2 * inbox_quota[1] + 32,  # as many again may have ended, while their acknowledgements are under way
             _arrival,  # type: ignore[arg-type]
             min(self.heap // _WRITE_SHARE, _WRITE_BYTES_MAX),
@@ -240,7 +240,7 @@ class Node:
         peers = [peer for peer in self.peers.all if peer.address]
         return bool([peer for peer in peers if peer.is_unheard] and not [peer for peer in peers if peer.session])
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> DestinationQueue:
         """The queue of a direct format name, DIRECT=TCP:10.0.0.5\\private$\\line1. Raises ValueError for others.
 
         Names differ by more than upper and lower case: one name is one stream (B-099).
@@ -270,7 +270,7 @@ class Node:
             self.touch()
         return self.inboxes.open(name, number)
 
-    def find(self, message_id: int) -> "Message | None":
+    def find(self, message_id: int) -> "OutboxMessage | None":
         """The message of that MessageID, also of an earlier life. None: it is not here any more, or never was."""
         message = self.outcomes.in_memory(message_id)
         for queue in self._queues:
@@ -284,15 +284,15 @@ class Node:
                     message.elsewhere = queue
         return message
 
-    def dead_letters(self) -> "list[Message]":
+    def dead_letters(self) -> "list[OutboxMessage]":
         """The transactional dead-letter queue: what failed, or may have; `conclusion` says which (B-391)."""
         return self._kept(confirm.X)
 
-    def journal(self) -> "list[Message]":
+    def journal(self) -> "list[OutboxMessage]":
         """The journal: messages sent with JP that are known to be received (B-393)."""
         return self._kept(confirm.J)
 
-    def read(self, message: Message) -> "UserMessage":
+    def read(self, message: OutboxMessage) -> "UserMessage":
         """All of a message that is still in the outbox. A dead letter has the class of its failure (B-394).
 
         Raises OutboxDamaged, OSError.
@@ -310,7 +310,7 @@ class Node:
             packet.properties.fields[core.PROPERTIES_MESSAGE_CLASS] = message.record[confirm.CLASS]
         return packet
 
-    def take(self, message: Message) -> None:
+    def take(self, message: OutboxMessage) -> None:
         """Take a message out of the dead-letter queue or the journal: returns when that is durable.
 
         Raises ValueError if it is in neither; OutboxError: the file system refused, after a cut it may be there again.
@@ -319,7 +319,7 @@ class Node:
         self.commits.commit_now()
         self.commits.check_durable()
 
-    def delete(self, message: Message) -> None:
+    def delete(self, message: OutboxMessage) -> None:
         """Give up a message that is on its way: dead-lettered with JN, discarded without, class 0x8001 (C-29).
 
         Returns when that is durable. Raises ValueError if it has ended already; OutboxError as `take`.
@@ -476,13 +476,13 @@ class Node:
 
     # ---- inside ---------------------------------------------------------------------------------
 
-    def _kept(self, state: int) -> "list[Message]":
+    def _kept(self, state: int) -> "list[OutboxMessage]":
         handles: "list[Any]" = self.outbox.handles()
         return [message for message in handles if message.record[confirm.STATE] == state and message.is_kept()]
 
-    def _add(self, logged: "LoggedQueue") -> Queue:
+    def _add(self, logged: "LoggedQueue") -> DestinationQueue:
         peer = self.peers.at(self.peers.address(logged.name))
-        queue = Queue(self.backlog, logged, names.parse_format_name(logged.name), peer)
+        queue = DestinationQueue(self.backlog, logged, names.parse_format_name(logged.name), peer)
         peer.add(queue)
         self._queues.append(queue)
         return queue

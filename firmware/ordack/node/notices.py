@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ordack.node.commits import Commits
-    from ordack.node.message import Message
+    from ordack.node.message import OutboxMessage
 
 
 class Notices:
@@ -29,8 +29,8 @@ class Notices:
     def __init__(
         self,
         commits: "Commits",
-        on_failed: "Callable[[Message], Any] | None",
-        on_stored: "Callable[[Message], Any] | None",
+        on_failed: "Callable[[OutboxMessage], Any] | None",
+        on_stored: "Callable[[OutboxMessage], Any] | None",
         on_connection: "Callable[[Any, str], Any] | None",
     ) -> None:
         self.is_telling = False
@@ -39,9 +39,9 @@ class Notices:
         self._on_failed = on_failed
         self._on_stored = on_stored
         self._on_connection = on_connection
-        self.due: "list[tuple[Any, tuple[Any, ...], Message | None]]" = []
+        self.due: "list[tuple[Any, tuple[Any, ...], OutboxMessage | None]]" = []
 
-    def failed(self, one: "Message") -> None:
+    def failed(self, one: "OutboxMessage") -> None:
         """A message has failed, what becomes of it stands in its record: which is logged after this."""
         if self._on_failed is not None:
             record = one.record
@@ -50,7 +50,7 @@ class Notices:
             record[confirm.MARKS] = record[confirm.MARKS] & message.MARKS | (message.GOES if goes else message.UNTOLD)
             self.due.append((self._on_failed, (one,), one))
 
-    def restored(self, one: "Message") -> None:
+    def restored(self, one: "OutboxMessage") -> None:
         """The start has found a message in the log that has failed; was that told?"""
         if one.record[confirm.MARKS] & message.UNTOLD:
             if self._on_failed is None:
@@ -58,7 +58,7 @@ class Notices:
             else:
                 self.due.append((self._on_failed, (one,), one))
 
-    def stored(self, one: "Message") -> None:
+    def stored(self, one: "OutboxMessage") -> None:
         """A message is stored at its destination."""
         if self._on_stored is not None:
             self.due.append((self._on_stored, (one,), None))
@@ -97,7 +97,7 @@ class Notices:
             self.error = None
             asyncio.get_event_loop().call_exception_handler(context)
 
-    def _told(self, one: "Message | None") -> None:
+    def _told(self, one: "OutboxMessage | None") -> None:
         """Nothing keeps a message any more that stayed only to be told."""
         if one is None or one.segment is None:  # the application has taken it
             return

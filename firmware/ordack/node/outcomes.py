@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mqqb.headers import FinalAck, FinalAckBody, UserMessage
     from ordack.node.commits import Commits
     from ordack.node.log import Restored
-    from ordack.node.message import Message
+    from ordack.node.message import OutboxMessage
     from ordack.node.notices import Notices
-    from ordack.node.queue import Queue
+    from ordack.node.queue import DestinationQueue
 
 OUTCOMES_MAX = 64
 _SPARES_MAX = const(64)
@@ -42,7 +42,7 @@ class Outcomes:
         self,
         commits: "Commits",
         notices: "Notices",
-        queues: "Sequence[Queue]",
+        queues: "Sequence[DestinationQueue]",
         peers: "Sequence[Any]",
         settings: confirm.Settings,
         quota: "tuple[int, int]",
@@ -72,11 +72,11 @@ class Outcomes:
         self._process.record = message.record
         return self._process
 
-    def in_memory(self, message_id: int) -> "Message | None":
+    def in_memory(self, message_id: int) -> "OutboxMessage | None":
         """The message of that MessageID, without a look at what is on the flash only."""
         for handle in self._commits.outbox.handles():
             if handle.message_id == message_id:
-                message: "Message" = handle  # type: ignore[assignment]
+                message: "OutboxMessage" = handle  # type: ignore[assignment]
                 return message
         return None
 
@@ -123,7 +123,7 @@ class Outcomes:
     # ---- what a peer says -----------------------------------------------------------------------
 
     def received(
-        self, packet: "UserMessage | reader.OrderAck | FinalAck", of_peer: "Sequence[lives.OutgoingQueue]" = ()
+        self, packet: "UserMessage | reader.OrderAck | FinalAck", of_peer: "Sequence[lives.SourceQueue]" = ()
     ) -> None:
         """Take what a peer sent. What has to be durable before it is acknowledged sets must_commit (B-098).
 
@@ -167,15 +167,17 @@ class Outcomes:
             if self._commits.outbox.log.gaps:
                 queue.miss()
 
-    def _found(self, queue: "Queue", message_id: int, where: "tuple[int, int] | None" = None) -> "Message | None":
+    def _found(
+        self, queue: "DestinationQueue", message_id: int, where: "tuple[int, int] | None" = None
+    ) -> "OutboxMessage | None":
         """Take a message from the flash, for it is about to end. None: it is not there."""
         restored = self._commits.outbox.flash_only.find(queue.logged, message_id, where)
         if restored is None:
             return None
-        message: "Message" = self.take(queue, restored)
+        message: "OutboxMessage" = self.take(queue, restored)
         return message
 
-    def take(self, queue: "Queue", restored: "Restored") -> "Any":
+    def take(self, queue: "DestinationQueue", restored: "Restored") -> "Any":
         """A message that was found on the flash is in memory from now on, for it is about to end."""
         outbox = self._commits.outbox
         outbox.flash_only.attach(restored)
@@ -188,7 +190,7 @@ class Outcomes:
             self._commits.waiting += 1
         return message
 
-    def answer(self, queue: "Queue", entries: "list[streams.Entry]", message_class: int) -> None:
+    def answer(self, queue: "DestinationQueue", entries: "list[streams.Entry]", message_class: int) -> None:
         """As mqqb.lives.Storage asks."""
         self._answered = entries
         self._answer = message_class
@@ -210,7 +212,7 @@ class Outcomes:
             except (MemoryError, log.OutboxError):
                 pass  # each sequence waits for its OrderAck
 
-    def outrun(self, time_stamp: int, queue: "Queue | None") -> None:
+    def outrun(self, time_stamp: int, queue: "DestinationQueue | None") -> None:
         """As mqqb.lives.Storage asks; whoever asks is told why."""
         queues = self._queues if queue is None else [queue]
         if time_stamp >= clock.CLOCK_END:
@@ -271,7 +273,7 @@ class Outcomes:
                     self._spare = entry
                     self._spares += 1
 
-    def _leave(self, message: "Message") -> None:
+    def _leave(self, message: "OutboxMessage") -> None:
         """A message is on the flash only from now on. Who waits for it keeps its handle."""
         queue = self._queues[message.queue.index]  # type: ignore[union-attr]
         self.remember()
@@ -321,7 +323,7 @@ class Outcomes:
         for message in messages:
             message.tell()
 
-    def let_go(self, message: "Message") -> None:
+    def let_go(self, message: "OutboxMessage") -> None:
         """A kept message leaves the outbox. Raises ValueError if it is not kept; as Commits.check_open."""
         self._commits.check_open()
         message = message.known()
@@ -336,7 +338,7 @@ class Outcomes:
         self._commits.log([message])
         record[confirm.STATE] = state  # what may be concluded of it stays
 
-    def give_up(self, message: "Message") -> None:
+    def give_up(self, message: "OutboxMessage") -> None:
         """A message on its way is given up (C-29). Raises ValueError if it is on none; as Commits.check_open."""
         self._commits.check_open()
         self._commits.commit_now()
@@ -353,7 +355,7 @@ class Outcomes:
                     return
         self._give_up_deferred(message)
 
-    def _give_up_deferred(self, message: "Message") -> None:
+    def _give_up_deferred(self, message: "OutboxMessage") -> None:
         queue: "Any" = message.elsewhere
         found = None if queue is None else self._found(queue, message.message_id)
         if found is None:
@@ -369,7 +371,7 @@ class Deadlines:
     `due`: s since 1970, no deadline is earlier; 0: some T0 is not known; None: there is no deadline.
     """
 
-    def __init__(self, commits: "Commits", outcomes: Outcomes, queues: "Sequence[Queue]") -> None:
+    def __init__(self, commits: "Commits", outcomes: Outcomes, queues: "Sequence[DestinationQueue]") -> None:
         self.due: "int | None" = None
         self._commits = commits
         self._outcomes = outcomes
@@ -410,7 +412,7 @@ class Deadlines:
         now = self._commits.clock.time()
         return now != 0 and now >= self.due and self._expire(now)
 
-    def is_over(self, queue: "Queue", entry: "streams.Entry") -> bool:
+    def is_over(self, queue: "DestinationQueue", entry: "streams.Entry") -> bool:
         """Is it too late to send a message (C-18, C-22)? Then it leaves the stream."""
         confirmation = self._outcomes.of(entry.key)
         record = confirmation.record
@@ -465,7 +467,7 @@ class Deadlines:
         self.expect_open()
         return has_ended
 
-    def _expire_open(self, queue: "Queue", number: int, now: int) -> bool:
+    def _expire_open(self, queue: "DestinationQueue", number: int, now: int) -> bool:
         """Act on the deadlines of the open ones in a segment, unless others have to be told first. Has any ended?"""
         logged = queue.logged
         outcomes = self._outcomes

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ordack.node.link import Link, Waitable
     from ordack.node.node import Node
-    from ordack.node.queue import Queue
+    from ordack.node.queue import DestinationQueue
 
 PORT = 1801  # B-001
 ACCEPTED_MAX = 4  # connections that others have made to this node, at a time
@@ -41,7 +41,7 @@ class Peer:
     def __init__(self, source: "Node", link: "Link", backoff: "Backoff | None") -> None:
         self.source = source
         self.link = link
-        self.queues: "list[Queue]" = []
+        self.queues: "list[DestinationQueue]" = []
         self.remote_guid = names.NULL_GUID
         self.reason = ""
         self._told: "str | None" = None  # of `reason`, to the application
@@ -59,7 +59,9 @@ class Peer:
         self._end = 0  # and so much has to be
         self._large: "Any" = None  # a message whose packet the buffer does not hold: it goes in parts, and
         self._large_at = 0  # so much of it has been in the buffer
-        self._leaving: "Queue | None" = None  # the queue of such a message, until the link has taken all of it
+        self._leaving: "DestinationQueue | None" = (
+            None  # the queue of such a message, until the link has taken all of it
+        )
         self._trailer = 0  # bytes of its SessionHeader, which waits at the end of the buffer
         # Something found no room: ms until which the session goes on, or until fewer than so many arrivals are kept.
         self._full: "tuple[int, int] | None" = None
@@ -73,7 +75,7 @@ class Peer:
         """The host at the other end as the link knows it, "" if it has no address."""
         return getattr(self.link, "host", "")
 
-    def add(self, queue: "Queue") -> None:
+    def add(self, queue: "DestinationQueue") -> None:
         """Carry what is sent to that queue, too."""
         if self.queues and queue.logged.guid == b"\0\0\0\0":
             queue.logged.guid = self.queues[0].logged.guid

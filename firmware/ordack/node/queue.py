@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     from ordack.node.backlog import Backlog
     from ordack.node.log import LoggedQueue, Restored
-    from ordack.node.message import Message
+    from ordack.node.message import OutboxMessage
     from ordack.node.peer import Peer
 
 
-class Queue:
+class DestinationQueue:
     """A destination queue and the stream of messages to it. Made by Node.queue, for the application to send to.
 
     The properties that a message may be sent with: label, the board's name if it has none. ttrq, ttbr: TimeToReachQueue
@@ -36,7 +36,7 @@ class Queue:
         self.draft = compose.Draft(backlog.commits.guid, destination)
         self.peer = peer
         self.stream = streams.OutgoingStream(array("I", logged.record))
-        self.followed: "dict[int, Message]" = {}  # those on the flash only about which somebody has asked
+        self.followed: "dict[int, OutboxMessage]" = {}  # those on the flash only about which somebody has asked
         self.renewed = False  # its sequence has been begun since the start
         self.sending = 0  # the TxSequenceID of what was sent last; 0: changes of state must be durable before more is
 
@@ -72,7 +72,7 @@ class Queue:
                 message.failure = log.OutboxError("message {} cannot be read any more".format(message_id))
                 message.tell()
 
-    def follow(self, message: "Message") -> None:
+    def follow(self, message: "OutboxMessage") -> None:
         """Somebody asks about it: say what is known, and use this handle when it comes into memory.
 
         Raises OutboxError: it has ended, and what became of it is not known any more.
@@ -109,7 +109,7 @@ class Queue:
         ttbr: int = compose.FOREVER,
         dead_letter: bool = False,
         journal: bool = False,
-    ) -> "Message":
+    ) -> "OutboxMessage":
         """Accept a message: returns when it is durable here. Concurrent calls share one sync of the file system."""
         message = self._accept(body, label, ttrq, ttbr, dead_letter, journal)
         await self.backlog.commits.commit()
@@ -125,7 +125,7 @@ class Queue:
         ttbr: int = compose.FOREVER,
         dead_letter: bool = False,
         journal: bool = False,
-    ) -> "list[Message]":
+    ) -> "list[OutboxMessage]":
         """Accept messages, in this order: returns when they are durable here, with one sync for all.
 
         If it raises, those before the one that failed may be accepted: Node.next_message_id tells.
@@ -142,7 +142,7 @@ class Queue:
         ttbr: int = compose.FOREVER,
         dead_letter: bool = False,
         journal: bool = False,
-    ) -> "Message":
+    ) -> "OutboxMessage":
         """Accept a message: it is durable here when this returns."""
         message = self._accept(body, label, ttrq, ttbr, dead_letter, journal)
         self.backlog.commits.commit_now()
@@ -158,7 +158,7 @@ class Queue:
         ttbr: int = compose.FOREVER,
         dead_letter: bool = False,
         journal: bool = False,
-    ) -> "list[Message]":
+    ) -> "list[OutboxMessage]":
         """As `send_all`: they are durable here when this returns."""
         messages = self._accept_all(bodies, label, ttrq, ttbr, dead_letter, journal)
         self.backlog.commits.commit_now()
@@ -172,7 +172,7 @@ class Queue:
         ttbr: int,
         dead_letter: bool,
         journal: bool,
-    ) -> "list[Message]":
+    ) -> "list[OutboxMessage]":
         try:
             return [self._accept(body, label, ttrq, ttbr, dead_letter, journal) for body in bodies]
         except Exception:
@@ -187,7 +187,7 @@ class Queue:
         ttbr: int,
         dead_letter: bool,
         journal: bool,
-    ) -> "Message":
+    ) -> "OutboxMessage":
         backlog = self.backlog
         commits = backlog.commits
         settings = backlog.outcomes.settings
@@ -247,7 +247,7 @@ def _check(body: "Any", label: str, ttrq: int, ttbr: int) -> None:
         raise ValueError("ttbr is 0 to 4294967295 s, not " + str(ttbr))
 
 
-def _all_accepted(messages: "list[Message]") -> "list[Message]":
+def _all_accepted(messages: "list[OutboxMessage]") -> "list[OutboxMessage]":
     for message in messages:
         if message.error is not None:
             raise message.error

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ordack.node.commits import Commits
-    from ordack.node.queue import Queue
+    from ordack.node.queue import DestinationQueue
 
-_FAR = const(0x2000000)  # above every Ordinal that Queue.renew gives
+_FAR = const(0x2000000)  # above every Ordinal that DestinationQueue.renew gives
 _NUMBERS_IN_PART = const(4)  # of a TransactionHeader: its TxSequenceID, its number and the one before it
 
 
-def renumber(commits: "Commits", queue: "Queue") -> None:
+def renumber(commits: "Commits", queue: "DestinationQueue") -> None:
     """Renumber the messages in memory that wait behind an OrderAck, as whole sequences, as far as half a segment holds
     them. The last sequence stays, for messages may be added to it. Raises OutboxError, MemoryError: it was not done.
 

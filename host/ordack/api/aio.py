@@ -33,7 +33,7 @@ from ordack.broker.service import PAGE
 from ordack.client import Client, Empty, Queue, Reject, Taken, Transaction, Which, already_over, patience
 from ordack.config.config import TlsFiles
 from ordack.store import StoreError
-from ordack.store.messages import FIRST, Stored
+from ordack.store.messages import FIRST, StoredMessage
 
 MOST = 16  # receives and transactions at a time, also those that wait
 SHORT = 4  # other operations at a time; they wait for nobody
@@ -146,7 +146,7 @@ class AsyncTransaction:
 class AsyncReceived(Message):
     """A message that an `AsyncReceiving` has received. `async with message:` ends it, as `with` does a Received."""
 
-    def __init__(self, stored: Stored, source: Queue, worker: _Worker) -> None:
+    def __init__(self, stored: StoredMessage, source: Queue, worker: _Worker) -> None:
         super().__init__(stored)
         self._taken = Taken(source, stored.lookup_id)
         self._worker = worker
@@ -313,7 +313,7 @@ class AsyncQueue:
                 return
             place = (stored[-1].rank, stored[-1].lookup_id)
 
-    def _page(self, worker: _Worker, place: tuple[int, int]) -> list[Stored]:
+    def _page(self, worker: _Worker, place: tuple[int, int]) -> list[StoredMessage]:
         return worker.client.queue(self.name).look(place, PAGE)
 
 

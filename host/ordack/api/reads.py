@@ -24,8 +24,8 @@ from ordack.broker.sending import open_queue
 from ordack.config import names
 from ordack.config.config import Config
 from ordack.store import Store, StoreError
-from ordack.store.messages import Stored
-from ordack.store.queues import NoSuchQueue, Queue
+from ordack.store.messages import StoredMessage
+from ordack.store.queues import NoSuchQueue, QueueState
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -107,7 +107,7 @@ class Here:
         return self.store.guid
 
     @one_thread
-    def queue(self, name: str | int) -> Queue:
+    def queue(self, name: str | int) -> QueueState:
         """The queue of this name, which is open to applications, or with this identifier. Raises BadName,
         NoSuchQueue."""
         if isinstance(name, str):
@@ -118,7 +118,7 @@ class Here:
         return found
 
     @one_thread
-    def look(self, queue: int, place: tuple[int, int], limit: int) -> list[Stored]:
+    def look(self, queue: int, place: tuple[int, int], limit: int) -> list[StoredMessage]:
         """Up to `limit` messages of a queue behind a place, (rank, lookup id), which stay in it."""
         self.store.changed()
         return self.store.messages.peek(queue, limit, place, self._now())

@@ -1,7 +1,7 @@
 """What a client has done: by the `ordack serve` at an address, by that on a store which this process has opened, or by
 this process itself where none runs.
 
-`Access` is the one conversation. It asks a `Connection` to `serve`, or `commits.Direct`, which answers the same
+`Access` is the one conversation. It asks a `ServeConnection` to `serve`, or `commits.Direct`, which answers the same
 questions without a socket. `Address` and `Home` say how to reach them.
 
 A commit is asked of `serve` under a number. If the connection breaks before its answer, the commit is asked for again:
@@ -42,8 +42,8 @@ from ordack.broker.sending import Sent, SentRun, each
 from ordack.config.config import TLS_SCHEME, Config, TlsFiles, check_host, format_address, parse_address
 from ordack.store import Store, StoreBusy, StoreError, StoreServed, StoreUnknown
 from ordack.store.database import BUSY_TIMEOUT_S
-from ordack.store.messages import Stored
-from ordack.store.queues import Queue
+from ordack.store.messages import StoredMessage
+from ordack.store.queues import QueueState
 
 TCP_SCHEME = "tcp://"
 ANSWER_S = 60.0  # after that long no answer is expected any more: `serve` hangs, or was stopped
@@ -76,7 +76,7 @@ class Lost(Exception):
         self.why = why
 
 
-class Connection:
+class ServeConnection:
     """A connection to `serve`. guid: of its queue manager."""
 
     def __init__(self, connected: socket.socket, application: bytes, patience: float = HELLO_S) -> None:
@@ -100,14 +100,14 @@ class Connection:
                     raise Lost(asked)
                 self._buffer += data
                 answer = next(service.frames(self._buffer), None)
-        except (OSError, service.Malformed) as error:
+        except (OSError, service.MalformedFrame) as error:
             raise Lost(asked, error) from None
         finally:
             if answer is None:
                 self._socket.close()
         return service.result_of(answer)
 
-    def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
+    def take(self, wanted: Wanted, timeout: float) -> list[StoredMessage]:
         """As Direct has it, and all that follows."""
         return service.messages_in(self.ask(service.take_question(wanted, timeout), timeout + ANSWER_S))
 
@@ -148,7 +148,7 @@ def silence(folder: Path) -> str:
     connected = service.connect(folder)
     if connected:
         try:
-            Connection(connected, secrets.token_bytes(service.APPLICATION_SIZE), BUSY_TIMEOUT_S).close()
+            ServeConnection(connected, secrets.token_bytes(service.APPLICATION_SIZE), BUSY_TIMEOUT_S).close()
         except Lost as lost:
             if isinstance(lost.why, TimeoutError):
                 return f"it has not answered for {BUSY_TIMEOUT_S:.0f} s; if it hangs, end it and start it again"
@@ -182,18 +182,18 @@ class Home:
         """How long a `serve` that does not answer is waited for."""
         return BUSY_TIMEOUT_S
 
-    def connect(self, application: bytes) -> Connection:
+    def connect(self, application: bytes) -> ServeConnection:
         """A connection to `serve`. Raises StoreBusy."""
         connected = service.connect(self.store.folder)
         if connected is None:
             raise self.unreachable("there is no socket in the store's folder")
         try:
-            return Connection(connected, application)
+            return ServeConnection(connected, application)
         except (Lost, StoreError) as error:  # it stops, hangs, has too many, is of another version
             connected.close()
             raise self.unreachable("it does not answer" if isinstance(error, Lost) else error) from None
 
-    def has_lost(self, _connection: Connection) -> bool:
+    def has_lost(self, _connection: ServeConnection) -> bool:
         """Has a connection ended? That is found out when something is asked."""
         return False
 
@@ -242,7 +242,7 @@ class Address:
             "delete queues and to back it up, is done on its own machine, with the command `ordack`"
         )
 
-    def connect(self, application: bytes) -> Connection:
+    def connect(self, application: bytes) -> ServeConnection:
         """Raises StoreUnreachable, StoreError."""
         if not self._is_open:
             raise StoreError(f"{self.place} is closed: open it again")
@@ -255,7 +255,7 @@ class Address:
             if self._tls:
                 connected.settimeout(HELLO_S)
                 connected = self._tls.wrap_socket(connected, server_hostname=self._where[0])
-            made = Connection(connected, application)
+            made = ServeConnection(connected, application)
         except (OSError, Lost) as error:
             connected.close()
             raise self.unreachable(error.why if isinstance(error, Lost) else error) from None
@@ -268,7 +268,7 @@ class Address:
         self.guid = made.guid
         return made
 
-    def has_lost(self, connection: Connection) -> bool:
+    def has_lost(self, connection: ServeConnection) -> bool:
         return connection.has_ended(self._waits)
 
     def unreachable(self, why: object) -> StoreError:
@@ -328,13 +328,13 @@ class Access:
         self._connection = place.connect(self._application) if isinstance(place, Address) else None
 
     @one_thread
-    def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
+    def take(self, wanted: Wanted, timeout: float) -> list[StoredMessage]:
         """Take messages, hidden from others until `commit` or `put_back`; an empty list if none came in time, in
         seconds. If this process dies, they are available again."""
 
         deadline = time.monotonic() + timeout
 
-        def once(there: Connection | Direct) -> tuple[list[Stored], bool]:
+        def once(there: ServeConnection | Direct) -> tuple[list[StoredMessage], bool]:
             left = max(deadline - time.monotonic(), 0.0)
             wait = min(left, LOOK_AGAIN_S if isinstance(there, Direct) else WAIT_S)
             found = there.take(wanted, wait)
@@ -383,7 +383,7 @@ class Access:
         self._place.close()
 
     def ask(self, question: Callable[[Any], Result]) -> Result:
-        """Ask what may be asked twice: of a Connection, or Direct."""
+        """Ask what may be asked twice: of a ServeConnection, or Direct."""
         why: Exception | None = None
         for _ in range(ATTEMPTS):
             there = self._reached()
@@ -413,10 +413,10 @@ class Access:
         asked = False  # somebody may have done it
         why: Exception | None = None
         for _ in range(ATTEMPTS):
-            there: Connection | Direct | None = None
+            there: ServeConnection | Direct | None = None
             try:
                 there = self._reached()
-                if isinstance(there, Connection) and not request.number:
+                if isinstance(there, ServeConnection) and not request.number:
                     self._number += 1
                     request = request._replace(number=self._number)
                 return there.carry_out(request)
@@ -426,7 +426,7 @@ class Access:
                 self._connection, why = None, lost.why
                 asked = asked or lost.asked
             except StoreUnknown as error:
-                raise (unknown(commit, [], error) if isinstance(there, Connection) else error) from None
+                raise (unknown(commit, [], error) if isinstance(there, ServeConnection) else error) from None
             except StoreError as error:
                 raise (asked_again(commit, error) if asked else error) from None
             except ValueError:  # as of a question that is too large
@@ -446,7 +446,7 @@ class Access:
             except Lost:  # they are back
                 self._connection = None
 
-    def _reached(self) -> Connection | Direct:
+    def _reached(self) -> ServeConnection | Direct:
         """Whom to ask: `serve`, if need be on a new connection, or Direct if none runs."""
         if self._connection and self._place.has_lost(self._connection):
             self._connection = None
@@ -487,11 +487,11 @@ class There:
         return Current(self.store)()
 
     @one_thread
-    def queue(self, name: str | int) -> Queue:
-        return Queue(*self._ask(service.QUEUE, name))
+    def queue(self, name: str | int) -> QueueState:
+        return QueueState(*self._ask(service.QUEUE, name))
 
     @one_thread
-    def look(self, queue: int, place: tuple[int, int], limit: int) -> list[Stored]:
+    def look(self, queue: int, place: tuple[int, int], limit: int) -> list[StoredMessage]:
         return service.messages_in(self._ask(service.LOOK, queue, *place, limit))
 
     @one_thread

@@ -234,7 +234,7 @@ class Auditor:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _done=ffi.new("uint32_t *"))
 
-    def take(self, batches: Iterable[columnar.Batch], progress: Callable[[int], None] | None = None) -> int:
+    def take(self, batches: Iterable[columnar.PacketColumns], progress: Callable[[int], None] | None = None) -> int:
         """The next batches of the capture. How many packets. progress: called with numbers of rows."""
         packets = 0
         for batch in batches:
@@ -244,7 +244,7 @@ class Auditor:
                 progress(batch.rows)
         return packets
 
-    def feed(self, batch: columnar.Batch) -> None:
+    def feed(self, batch: columnar.PacketColumns) -> None:
         """The next rows of the capture."""
         self._decoder = batch.decoder
         self._connect(batch.decoder)
@@ -287,7 +287,7 @@ class Auditor:
                 self.gaps.append((paths[number], said))
                 self._marks[number - 1] = spans[number - 1][1]
 
-    def _rows(self, batch: columnar.Batch, begin: int, end: int) -> None:
+    def _rows(self, batch: columnar.PacketColumns, begin: int, end: int) -> None:
         tables, done = self._tables, self._done
         done[0] = begin
         while True:
@@ -374,7 +374,7 @@ class Auditor:
         if decoder is not None:
             guids += [decoder.queue_manager(code) for code in range(1, decoder.queue_managers + 1)]
         flows, connections = tables["flows"][: c.flows_used].copy(), tables["connections"][: self._connections].copy()
-        queues = {0: columnar.QueueName(0, b"", "")}
+        queues = {0: columnar.PacketQueue(0, b"", "")}
         if decoder is not None:
             queues |= {code: decoder.queue(code) for code in np.unique(flows["key"]["destination"]).tolist() if code}
         ends = decoder.ends() if decoder else np.zeros((0, 2, 5), np.uint32)

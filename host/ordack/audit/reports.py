@@ -27,7 +27,7 @@ from ordack.audit.result import (
     StreamKey,
     StreamReport,
 )
-from ordack.capture.columnar import QueueName
+from ordack.capture.columnar import PacketQueue
 from ordack.capture.reading import end_text
 
 LATENCIES = ("order", "final")
@@ -59,7 +59,7 @@ class Partial:
     findings: Structure
     ends: NDArray[np.uint32]
     guids: list[bytes]
-    queues: dict[int, QueueName]
+    queues: dict[int, PacketQueue]
     missed: NDArray[np.uint32]
     forgotten: int
     pairs: list[tuple[bytes, bytes]]

@@ -22,8 +22,8 @@ from mqqb.streams import Entry
 
 from ordack.broker import outcome
 from ordack.broker.incoming import IncomingState, IncomingStreams
-from ordack.broker.links import Link
-from ordack.broker.outcome import Back, Outcomes
+from ordack.broker.links import PeerLink
+from ordack.broker.outcome import Back, Settlements
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
 from ordack.broker.routing import Routing
 from ordack.broker.serve_log import Operator
@@ -33,7 +33,7 @@ from ordack.config.config import Config
 from ordack.store import Store
 from ordack.store.counters import Counters
 from ordack.store.messages import NewMessage
-from ordack.store.queues import Queue
+from ordack.store.queues import QueueState
 from ordack.store.schema import correlation_of
 
 
@@ -47,7 +47,7 @@ class Batch:
     for want of room. order_acked: how many milliseconds it took until OrderAcks came.
     """
 
-    def __init__(self, outcomes: Outcomes) -> None:
+    def __init__(self, outcomes: Settlements) -> None:
         self.outcomes = outcomes
         self.messages: list[NewMessage] = []
         self.queued: dict[int, int] = {}
@@ -56,10 +56,10 @@ class Batch:
         self.incoming: dict[IncomingState, None] = {}
         self.forgotten: list[tuple[bytes, str]] = []
         self.rejected: list[tuple[IncomingState | None, bytes]] = []  # with the peer under which the FinalAck is filed
-        self.stored: list[tuple[Link, bool, int]] = []
-        self.refused: set[Link] = set()
-        self.received: dict[Link, int] = {}
-        self.refusals: list[tuple[Link, int]] = []
+        self.stored: list[tuple[PeerLink, bool, int]] = []
+        self.refused: set[PeerLink] = set()
+        self.received: dict[PeerLink, int] = {}
+        self.refusals: list[tuple[PeerLink, int]] = []
         self.order_acked: list[int] = []
         self.touched: dict[OutgoingQueue, None] = {}  # something has left these
         self.moved: dict[OutgoingQueue, None] = {}  # their streams are to be saved
@@ -168,12 +168,12 @@ class Arriving:
     here; or a run of messages, which have no packet in common."""
 
     batch: Batch
-    link: Link
+    link: PeerLink
     message: headers.UserMessage
     raw: bytes
     size: int
     wall: int
-    queue: Queue | None = None
+    queue: QueueState | None = None
     state: IncomingState | None = None
 
 
@@ -198,7 +198,9 @@ class Acceptance:
         self._duplicates = duplicates
         self._operator = operator
 
-    def message(self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, now: int, wall: int) -> str:
+    def message(
+        self, batch: Batch, link: PeerLink, message: headers.UserMessage, raw: bytes, now: int, wall: int
+    ) -> str:
         """Decide about one message."""
         user = message.user
         batch.received[link] = batch.received.get(link, 0) + 1
@@ -215,7 +217,7 @@ class Acceptance:
             batch.noted[identifier] = None
         return refusal
 
-    def run(self, batch: Batch, link: Link, run: MessageRun, now: int, wall: int) -> Iterator[MessageReceived]:
+    def run(self, batch: Batch, link: PeerLink, run: MessageRun, now: int, wall: int) -> Iterator[MessageReceived]:
         """Decide about a run: accept at once those that are next in their stream, and yield each of the others, in its
         place, to be decided before the next is asked for."""
         arriving = self._alike(batch, link, run, wall)
@@ -232,7 +234,7 @@ class Acceptance:
         for place in range(first, len(run)):
             yield run.single(place)
 
-    def _alike(self, batch: Batch, link: Link, run: MessageRun, wall: int) -> Arriving | None:
+    def _alike(self, batch: Batch, link: PeerLink, run: MessageRun, wall: int) -> Arriving | None:
         """The messages of a run as one, the oldest of them; None if each has to be decided by itself, for there is a
         reason to reject one, or their stream is new."""
         message = run.template.message
@@ -277,7 +279,7 @@ class Acceptance:
         return expire
 
     def acknowledgement(
-        self, batch: Batch, link: Link, packet: reader.OrderAck | headers.FinalAck, raw: bytes, now: int, wall: int
+        self, batch: Batch, link: PeerLink, packet: reader.OrderAck | headers.FinalAck, raw: bytes, now: int, wall: int
     ) -> str:
         """Decide about an acknowledgement for another queue manager (B-363). If its source still waits for an OrderAck
         that goes nowhere, it sends again and gets another."""
@@ -341,7 +343,7 @@ class Acceptance:
             return confirm.NACK_ACCESS_DENIED  # B-374, C-58; before any look at its time (15.5 of behaviour.md)
         return rejection
 
-    def _denial(self, arriving: Arriving, queue: Queue) -> str:
+    def _denial(self, arriving: Arriving, queue: QueueState) -> str:
         """Why the sender may not write to this queue; "" if it may."""
         source = bytes(arriving.message.user.source_queue_manager)
         return self._config.access_to(queue.name).refusal(arriving.link.address, source, arriving.link.certificate)
@@ -506,7 +508,7 @@ class Acceptance:
             )
 
 
-def _way_back(link: Link, user: headers.UserHeader) -> Back:
+def _way_back(link: PeerLink, user: headers.UserHeader) -> Back:
     return Back(
         link.peer, link.address, link.session.direct_format_session and bytes(user.source_queue_manager) == link.peer
     )

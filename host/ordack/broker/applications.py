@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from ordack.broker import service
 from ordack.broker.commits import Emptying, Request, Wanted, carry_out, take
-from ordack.broker.outcome import Outcomes, piece
+from ordack.broker.outcome import Settlements, piece
 from ordack.broker.outgoing import OutgoingQueues
 from ordack.broker.serve_log import ERROR, Operator
 from ordack.store import Store, StoreError
-from ordack.store.messages import ANY, Stored
+from ordack.store.messages import ANY, StoredMessage
 from ordack.store.outgoing import Added
 
 
@@ -132,7 +132,7 @@ class Applications:
         """Must what is asked for be on the disk before it is answered? What is taken or put back need not."""
         return any(isinstance(question, (Request, Emptying)) for _, question in questions)
 
-    def decide(self, outcomes: Outcomes, questions: Sequence[Question], now: int) -> None:
+    def decide(self, outcomes: Settlements, questions: Sequence[Question], now: int) -> None:
         """Do what is asked for."""
         self._done = []
         self.has_obeyed = False
@@ -144,7 +144,7 @@ class Applications:
             if application in self._connected:
                 self._answer(outcomes, application, question, now)
 
-    def _answer(self, outcomes: Outcomes, application: Application, question: Asked, now: int) -> None:
+    def _answer(self, outcomes: Settlements, application: Application, question: Asked, now: int) -> None:
         stored: Collection[Added] = ()
         try:
             with self._store.attempt():
@@ -179,7 +179,7 @@ class Applications:
             self._done.append(done)
             self._outgoing.fed(stored)
 
-    def _empty(self, outcomes: Outcomes, emptying: Emptying) -> tuple[int, bool]:
+    def _empty(self, outcomes: Settlements, emptying: Emptying) -> tuple[int, bool]:
         """Remove some messages: how many, and whether that was all."""
         queue, message_class, last, marks = emptying
         removed, _ = piece(lambda limit: outcomes.empty(queue, message_class, limit, last))
@@ -249,7 +249,7 @@ class Applications:
             self._answers.append((application, service.failed(error)))
 
 
-def _taken(application: Application, found: list[Stored]) -> _Done:
+def _taken(application: Application, found: list[StoredMessage]) -> _Done:
     return _Done(
         application, service.frame(service.DONE, service.rows_of(found)), [message.lookup_id for message in found]
     )

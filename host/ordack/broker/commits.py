@@ -19,15 +19,15 @@ from mqqb.names import QueueName
 
 from ordack.broker import outcome
 from ordack.broker.message import Letter, Message, Run
-from ordack.broker.outcome import CHUNK, Outcomes, in_pieces, piece
+from ordack.broker.outcome import CHUNK, Settlements, in_pieces, piece
 from ordack.broker.sending import Sending, SentRun, delivery_to, open_queue, target
 from ordack.config import names
 from ordack.config.config import Config
 from ordack.store import Store, StoreError, StoreServed, StoreUnknown, messages
 from ordack.store.memory import Export
-from ordack.store.messages import NotTaken, Stored
+from ordack.store.messages import NotTaken, StoredMessage
 from ordack.store.outgoing import Added
-from ordack.store.queues import NoSuchQueue, Queue, QueueNotEmpty
+from ordack.store.queues import NoSuchQueue, QueueNotEmpty, QueueState
 from ordack.store.schema import POISON, SYSTEM
 from ordack.text import counted
 
@@ -47,7 +47,7 @@ class Moved(NamedTuple):
 
 
 def move(
-    outcomes: Outcomes, identifier: int, lookup_id: int, destination: str | None, in_doubt: bool
+    outcomes: Settlements, identifier: int, lookup_id: int, destination: str | None, in_doubt: bool
 ) -> tuple[str, int | None] | None:
     """Move the message with this lookup id in the queue with this identifier to a destination, as Letter has it; None:
     to the one that it had. in_doubt: even if it may have been received. Where it went, and its new message id; None if
@@ -77,7 +77,7 @@ def move(
     return guids.format_name(*outcome.destination(format_name)), sent.message_id
 
 
-def _return(store: Store, queue: Queue, message: Message, destination: str | None) -> tuple[str, int] | None:
+def _return(store: Store, queue: QueueState, message: Message, destination: str | None) -> tuple[str, int] | None:
     """Put a poison message back into the queue that its sub-queue belongs to."""
     home = open_queue(store, queue.name.removesuffix(POISON))
     if destination is not None and open_queue(store, destination).identifier != home.identifier:
@@ -125,7 +125,7 @@ class Order(NamedTuple):
     arguments: tuple[Any, ...] = ()
 
 
-def delete_queue(outcomes: Outcomes, name: str, only_empty: bool) -> int:
+def delete_queue(outcomes: Settlements, name: str, only_empty: bool) -> int:
     """Delete a private queue and its sub-queue, with what is in them, if that is allowed; how many messages. Raises
     NoSuchQueue, QueueNotEmpty, StoreError."""
     queues = deletable(outcomes.store, name)
@@ -139,7 +139,7 @@ def delete_queue(outcomes: Outcomes, name: str, only_empty: bool) -> int:
     return removed
 
 
-def deletable(store: Store, name: str) -> list[Queue]:
+def deletable(store: Store, name: str) -> list[QueueState]:
     """A private queue and its sub-queue, of which no message is being received. Raises NoSuchQueue, StoreError."""
     queue = store.queues.named(name)
     if queue.kind == SYSTEM:
@@ -152,7 +152,7 @@ def deletable(store: Store, name: str) -> list[Queue]:
     return queues
 
 
-def withdraw(outcomes: Outcomes, outgoing: int, after: int, last: int, keep: list[int]) -> tuple[int, int | None]:
+def withdraw(outcomes: Settlements, outgoing: int, after: int, last: int, keep: list[int]) -> tuple[int, int | None]:
     """End a piece of the messages of an outgoing queue with keys above `after` up to `last`, but for those to keep
     (C-29): how many, and the key to go on after; None: that was all."""
     at = after
@@ -183,7 +183,7 @@ ORDERS: dict[str, tuple[Callable[..., Any], _Types]] = {  # and what their argum
 }
 
 
-def obey(outcomes: Outcomes, order: Order) -> Any:
+def obey(outcomes: Settlements, order: Order) -> Any:
     """Do it in the running transaction; what came of it."""
     return ORDERS[order.name][0](outcomes, *order.arguments)
 
@@ -271,7 +271,7 @@ class Direct:
         self._now = now
         self._config = config
 
-    def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
+    def take(self, wanted: Wanted, timeout: float) -> list[StoredMessage]:
         """Take messages, waiting up to `timeout` seconds."""
         if wanted.poison_after == AS_CONFIGURED:
             wanted = wanted._replace(poison_after=self._config().poison_after)
@@ -282,7 +282,7 @@ class Direct:
         done = Done([])
         try:
             with self._store.transaction():
-                outcomes = Outcomes(self._store, self._now(), self._config())
+                outcomes = Settlements(self._store, self._now(), self._config())
                 done = carry_out(outcomes, request)
         except StoreServed:
             raise
@@ -309,13 +309,13 @@ class Direct:
         queue, message_class, last, marks = emptying
 
         def remove(limit: int) -> int:
-            return Outcomes(self._store, self._now(), self._config()).empty(queue, message_class, limit, last)
+            return Settlements(self._store, self._now(), self._config()).empty(queue, message_class, limit, last)
 
         removed = in_pieces(self._store, remove)
         return removed + (self._store.messages.mark_purged(queue, last) if marks else 0), True
 
 
-def wait_for(store: Store, find: Callable[[], list[Stored]], timeout: float) -> list[Stored]:
+def wait_for(store: Store, find: Callable[[], list[StoredMessage]], timeout: float) -> list[StoredMessage]:
     """What `find` finds in a store of this process; an empty list if it finds nothing in so many seconds."""
     deadline = time.monotonic() + timeout
     while True:
@@ -327,13 +327,13 @@ def wait_for(store: Store, find: Callable[[], list[Stored]], timeout: float) -> 
         store.wait(min(left, LOOK_AGAIN_S))
 
 
-def take(store: Store, wanted: Wanted, now: int) -> list[Stored]:
+def take(store: Store, wanted: Wanted, now: int) -> list[StoredMessage]:
     """Take what is there of it. now: seconds since 1970."""
     selection = messages.Selection(wanted.lookup_id, wanted.correlation_id)
     return store.messages.begin_receive(wanted.queue, wanted.limit, now, wanted.counted, wanted.poison_after, selection)
 
 
-def carry_out(outcomes: Outcomes, request: Request, held: Collection[int] | None = None) -> Done:
+def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | None = None) -> Done:
     """Do a commit in the running transaction, unless one with its number has happened. held: what of the messages that
     this store has taken may be removed, by default all. Raises what remote.Access.commit and order do."""
     store, commit = outcomes.store, request.commit

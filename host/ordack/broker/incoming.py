@@ -14,13 +14,13 @@ from mqqb import acks, core, guids, headers, parse, timers
 from mqqb.destination import IncomingStream, may_acknowledge
 from mqqb.session import Session
 
-from ordack.broker.links import Link, Links
+from ordack.broker.links import Links, PeerLink
 from ordack.broker.outgoing import ROWS, OutgoingQueue, OutgoingQueues
 from ordack.broker.routing import Routing
 from ordack.config.config import Config
 from ordack.store import Store
 from ordack.store.memory import Incoming
-from ordack.store.queues import Queue
+from ordack.store.queues import QueueState
 from ordack.store.schema import PRIVATE
 
 REFUSING_S = 60  # between the first and the last message that was refused, until this is a problem
@@ -60,7 +60,7 @@ class IncomingState:
         self.last_access = last_access
         self.complained = False
         self.refusing_since = 0
-        self.link: Link | None = None
+        self.link: PeerLink | None = None
         self.final_acks: OutgoingQueue | None = None  # where the last one that rejected a message waits or waited
         self.waits_for = b""  # GUID of the peer whose session an overdue OrderAck waits for
 
@@ -75,10 +75,10 @@ class IncomingStreams:
         self._config = config
         self._states: dict[tuple[bytes, str], IncomingState] = {}
         self._strays: dict[IncomingState, None] = {}  # they lead to no transactional queue, or nothing was accepted
-        self._on: dict[Link, dict[IncomingState, None]] = {}
+        self._on: dict[PeerLink, dict[IncomingState, None]] = {}
         self._owed: dict[IncomingState, None] = {}  # with an OrderAck to send in time,
         self._overdue: dict[bytes, dict[IncomingState, None]] = {}  # or one that waits for a session, by its peer
-        self._queues: dict[str | int, Queue] = {}
+        self._queues: dict[str | int, QueueState] = {}
 
     def __iter__(self) -> Iterator[IncomingState]:
         return iter(self._states.values())
@@ -129,7 +129,7 @@ class IncomingStreams:
         self._queues.update((queue.identifier, queue) for queue in queues)
         self._strays = {state: None for state in self if self._is_stray(state)}
 
-    def queue(self, target: str | int) -> Queue | None:
+    def queue(self, target: str | int) -> QueueState | None:
         """The private queue of this name or identifier (B-085, B-395)."""
         queue = self._queues.get(target)
         return queue if queue and queue.kind == PRIVATE else None
@@ -168,7 +168,7 @@ class IncomingStreams:
         self._strays[state] = None
         return state, forgotten
 
-    def came_on(self, link: Link, state: IncomingState) -> None:
+    def came_on(self, link: PeerLink, state: IncomingState) -> None:
         """A message of this stream has come on this link."""
         if state.link is not link:
             if state.link:
@@ -180,7 +180,7 @@ class IncomingStreams:
         """A message of it goes into a queue."""
         self._strays.pop(state, None)
 
-    def ended(self, link: Link) -> None:
+    def ended(self, link: PeerLink) -> None:
         """This link is over; the OrderAcks for what came on it go at once on the next session (A-30)."""
         for state in self._on.pop(link, ()):
             state.link = None
@@ -360,7 +360,7 @@ class OrderAcks:
         for state in self._incoming.due(now):
             self._send(state, now, wall)
 
-    def send_overdue(self, link: Link, now: int, wall: int) -> None:
+    def send_overdue(self, link: PeerLink, now: int, wall: int) -> None:
         """Send those that have waited for a session with the peer of this link."""
         for state in self._incoming.overdue(link.peer):
             self._send(state, now, wall)
@@ -378,7 +378,7 @@ class OrderAcks:
                 return
         state.stream.order_ack_sent(now)
 
-    def _ways(self, state: IncomingState) -> tuple[bytes, list[Link]]:
+    def _ways(self, state: IncomingState) -> tuple[bytes, list[PeerLink]]:
         """The peer that the OrderAck is for, and links: the one that the messages came on, else any with their sender
         (B-011, B-414); behind FinalAcks, the one that these go on."""
         final_acks = state.final_acks
@@ -392,11 +392,11 @@ class OrderAcks:
             *self._links.with_peer(state.source),
         ]
 
-    def _final_acks_are_ahead(self, link: Link) -> bool:
+    def _final_acks_are_ahead(self, link: PeerLink) -> bool:
         queue = self._outgoing.to_peer(link.peer)
         return queue is None or may_acknowledge(queue.rejecting, link)
 
-    def _send_on(self, link: Link, state: IncomingState, now: int, wall: int) -> None:
+    def _send_on(self, link: PeerLink, state: IncomingState, now: int, wall: int) -> None:
         direct = link.session.direct_format_session and state.source == link.peer
         destination, host = acks.to_source(state.source, link.address if direct else "")
         record = state.stream.record

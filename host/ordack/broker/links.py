@@ -24,7 +24,7 @@ from ordack.broker.streams import PredictingSession
 from ordack.config.config import Config
 from ordack.config.names import PeerNames
 from ordack.store import StoreError
-from ordack.store.counters import ALLOW_LIST, LIMIT, Counters, PeerCounts, Peers
+from ordack.store.counters import ALLOW_LIST, LIMIT, Counters, CountsByPeer, PeerCounts
 
 PATIENCE = 16
 
@@ -155,7 +155,7 @@ GONE_MAX = 1000
 Hop = tuple[str, int]
 
 
-class Link:
+class PeerLink:
     """One connection: its session, the peer's IP address or the name of its serial line, and the hop that it leads to,
     if this side opened it or it is a serial line. heard: when something came over it last, ms. certificate: the name in
     the peer's, "" without TLS. number: no other has it.
@@ -164,7 +164,7 @@ class Link:
     """
 
     def __init__(
-        self, number: int, session: PredictingSession, address: str, hop: Hop | None, peers: Peers, now: int
+        self, number: int, session: PredictingSession, address: str, hop: Hop | None, peers: CountsByPeer, now: int
     ) -> None:
         self.number = number
         self.session = session
@@ -217,7 +217,7 @@ class Links:
     gone: peers that had a session, by GUID; the GONE_MAX that went last. Another thread may copy it.
     """
 
-    def __init__(self, guid: bytes, config: Config, operator: Operator, ended: Callable[[Link], None]) -> None:
+    def __init__(self, guid: bytes, config: Config, operator: Operator, ended: Callable[[PeerLink], None]) -> None:
         self.max_sessions = config.max_sessions
         self.counters = Counters()
         self.gone: dict[bytes, Gone] = {}
@@ -225,26 +225,26 @@ class Links:
         self._config = config
         self._operator = operator
         self._ended = ended
-        self._links: dict[Link, None] = {}
-        self._with_hop: dict[Link, None] = {}  # of them
-        self.leaving: dict[Link, None] = {}  # their bytes have not all left, as far as is known
+        self._links: dict[PeerLink, None] = {}
+        self._with_hop: dict[PeerLink, None] = {}  # of them
+        self.leaving: dict[PeerLink, None] = {}  # their bytes have not all left, as far as is known
         self._alarms: list[tuple[int, int]] = []  # a heap: when to look at the latest at which link, by its number
-        self._by_number: dict[int, Link] = {}
+        self._by_number: dict[int, PeerLink] = {}
         self._numbers = itertools.count()
-        self._by_guid: dict[bytes, list[Link]] = {}
-        self._half_received: dict[Link, int] = {}  # bytes of an unfinished packet
-        self._touched: dict[Link, None] = {}  # these have something to write, or are to be shut
+        self._by_guid: dict[bytes, list[PeerLink]] = {}
+        self._half_received: dict[PeerLink, int] = {}  # bytes of an unfinished packet
+        self._touched: dict[PeerLink, None] = {}  # these have something to write, or are to be shut
         self._at: Counter[str] = Counter()  # how many there are with each address, or are to be
         self._expected = 0
         self._told: dict[str, tuple[int, int]] = {}  # of each kind: how many when it was last told, when to tell again
 
-    def __iter__(self) -> Iterator[Link]:
+    def __iter__(self) -> Iterator[PeerLink]:
         return iter(self._links)
 
-    def __getitem__(self, place: int) -> Link:
+    def __getitem__(self, place: int) -> PeerLink:
         return list(self._links)[place]
 
-    def snapshot(self) -> list[Link]:
+    def snapshot(self) -> list[PeerLink]:
         """All that there are, for another thread."""
         return list(self._links)
 
@@ -256,7 +256,7 @@ class Links:
         """The queue managers that any have been open with."""
         return self._by_guid.keys()
 
-    def with_peer(self, guid: bytes) -> list[Link]:
+    def with_peer(self, guid: bytes) -> list[PeerLink]:
         """Those with this queue manager that have been open."""
         return self._by_guid.get(guid, [])
 
@@ -267,7 +267,7 @@ class Links:
 
     # ---- how they begin
 
-    def accept(self, address: str, now: int, hop: Hop | None = None) -> Link | None:
+    def accept(self, address: str, now: int, hop: Hop | None = None) -> PeerLink | None:
         """A peer has connected from this IP address, or over the serial line that is this hop; None: it is one too
         many (B-435)."""
         return None if self._is_too_many(address, now) else self._add(False, address, hop, now)
@@ -317,13 +317,13 @@ class Links:
             or self._at[address] >= self._config.max_sessions_per_address
         )
 
-    def connect(self, hop: Hop, address: str, now: int, pinged: bool) -> Link:
+    def connect(self, hop: Hop, address: str, now: int, pinged: bool) -> PeerLink:
         """This side has connected to a hop, whose IP address is `address`; pinged: a ping had found it willing."""
         return self._add(True, address, hop, now, pinged)
 
-    def _add(self, initiator: bool, address: str, hop: Hop | None, now: int, pinged: bool = False) -> Link:
+    def _add(self, initiator: bool, address: str, hop: Hop | None, now: int, pinged: bool = False) -> PeerLink:
         session = PredictingSession(initiator, self._guid, now, settings=self._config.session)
-        link = Link(next(self._numbers), session, address, hop, self.counters.peers, now)
+        link = PeerLink(next(self._numbers), session, address, hop, self.counters.peers, now)
         self._links[link] = None
         self._by_number[link.number] = link
         if hop:
@@ -333,7 +333,7 @@ class Links:
         self.touch(link)
         return link
 
-    def opened(self, link: Link) -> bool:
+    def opened(self, link: PeerLink) -> bool:
         """Its handshake is over, so that its peer is known. Is that news?"""
         if link.was_open or link not in self._links:
             return False
@@ -373,7 +373,7 @@ class Links:
 
     # ---- what comes and goes
 
-    def receive(self, link: Link, data: bytes, now: int) -> list[object]:
+    def receive(self, link: PeerLink, data: bytes, now: int) -> list[object]:
         """The events of the session that these bytes make; none if they meet a defect, which ends the link."""
         self.touch(link)
         link.heard = now
@@ -394,11 +394,11 @@ class Links:
             largest = max(self._half_received, key=self._half_received.__getitem__)
             self.close(largest, "B-435", "unfinished packets take too much memory: the largest gives way")
 
-    def touch(self, link: Link) -> None:
+    def touch(self, link: PeerLink) -> None:
         """It may have something to write."""
         self._touched[link] = None
 
-    def output(self) -> list[tuple[Link, bytes, bool]]:
+    def output(self) -> list[tuple[PeerLink, bytes, bool]]:
         """For each link with news: the bytes to write to it, and whether its transport is to be shut after that."""
         news = [(link, link.session.data_to_send(), link.session.closed is not None) for link in self._touched]
         self._touched.clear()
@@ -411,7 +411,7 @@ class Links:
                     self.leaving[link] = None
         return news
 
-    def _set_alarm(self, link: Link) -> None:
+    def _set_alarm(self, link: PeerLink) -> None:
         """See that it is looked at when something of it is due. Whatever moves that forward has touched it."""
         config = self._config
         times = (link.session.next_timeout(), link.pace.too_slow_at(config.packet_timeout, config.minimum_rate))
@@ -443,7 +443,7 @@ class Links:
     # ---- how they end
 
     @contextlib.contextmanager
-    def isolated(self, link: Link) -> Iterator[None]:
+    def isolated(self, link: PeerLink) -> Iterator[None]:
         """A defect of ours that something on this link has met ends this link, not the queue manager."""
         try:
             yield
@@ -452,7 +452,7 @@ class Links:
         except Exception as error:  # noqa: BLE001 - whatever it is, the other sessions have no part in it
             self.defect(link, error)
 
-    def defect(self, link: Link, error: Exception) -> None:
+    def defect(self, link: PeerLink, error: Exception) -> None:
         """End this link, for something that it has met has failed in a way that nobody thought of."""
         self._operator.tell("".join(traceback.format_exception(error)).rstrip(), ERROR, peer=link.address)
         self.close(link, "B-435", f"defect in the queue manager, {error!r}")
@@ -462,17 +462,17 @@ class Links:
         for link in list(self._links):
             self.close(link, rule, reason)
 
-    def close(self, link: Link, rule: str, reason: str) -> None:
+    def close(self, link: PeerLink, rule: str, reason: str) -> None:
         """End a session, for this reason."""
         link.session.close(rule, reason)
         self.end(link)
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: PeerLink) -> None:
         """The transport of this link is gone (B-298)."""
         link.session.transport_closed()
         self.end(link)
 
-    def end(self, link: Link) -> None:
+    def end(self, link: PeerLink) -> None:
         """Forget a link whose session is closed."""
         self.touch(link)
         if link not in self._links:

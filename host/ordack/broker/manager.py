@@ -26,12 +26,12 @@ from ordack.broker import outcome
 from ordack.broker.acceptance import NOT_NOW, Acceptance, Batch, Duplicates
 from ordack.broker.applications import Applications, Question
 from ordack.broker.incoming import IncomingStreams, OrderAcks
-from ordack.broker.links import Hop, Link, Links
-from ordack.broker.outcome import Outcomes
+from ordack.broker.links import Hop, Links, PeerLink
+from ordack.broker.outcome import Settlements
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
 from ordack.broker.routing import Routing
 from ordack.broker.serve_log import ERROR, Operator
-from ordack.broker.settling import Deadlines, Settling
+from ordack.broker.settling import ConfirmationDeadlines, Settling
 from ordack.broker.status import refusals, report
 from ordack.broker.streams import MessageRun, key_of, ready_to_follow
 from ordack.config.config import Config
@@ -65,7 +65,7 @@ class Departures:
         self._order_acks = order_acks
         self._transact = transact
 
-    def dispatch(self, link: Link, now: int, wall: int) -> None:
+    def dispatch(self, link: PeerLink, now: int, wall: int) -> None:
         """Send on an open link what waits for it: FinalAcks, then overdue OrderAcks, then messages."""
         with self._links.isolated(link):
             queues = self._outgoing.served_by(link)
@@ -73,7 +73,7 @@ class Departures:
             self._order_acks.send_overdue(link, now, wall)
             self._send_from(link, [queue for queue in queues if not queue.returns and not queue.on_hold], now, wall)
 
-    def _send_from(self, link: Link, queues: list[OutgoingQueue], now: int, wall: int) -> None:
+    def _send_from(self, link: PeerLink, queues: list[OutgoingQueue], now: int, wall: int) -> None:
         session = link.session
         reading = Reading(self._store.outgoing, self._outgoing.at_hand)
         for queue, entry in link.turns.among(queues):
@@ -101,7 +101,14 @@ class Departures:
                 self._send_following(link, queue, entry, packet, reading, now, wall)
 
     def _send_following(
-        self, link: Link, queue: OutgoingQueue, entry: Entry, first: bytearray, reading: Reading, now: int, wall: int
+        self,
+        link: PeerLink,
+        queue: OutgoingQueue,
+        entry: Entry,
+        first: bytearray,
+        reading: Reading,
+        now: int,
+        wall: int,
     ) -> None:
         """Behind a transactional message that has just been sent, while no other queue has anything to send, send those
         that are next and differ from it in no name: as `_send_from` does, without what it would find out again for
@@ -123,14 +130,14 @@ class Departures:
             link.pace.sends(len(packets))
             link.turns.count += count
 
-    def _report_leaving(self, link: Link, message: headers.UserMessage, now: int, wall: int) -> None:
+    def _report_leaving(self, link: PeerLink, message: headers.UserMessage, now: int, wall: int) -> None:
         self._transact(now, wall, lambda batch: batch.outcomes.report(message, link.address))  # B-294
 
 
 CLOCK_MS = 2000  # that the clock may be set by without a change in times that are shown
 FAILURE_MS = 60_000  # after which a failure of the store is no news, if nothing was committed meanwhile
 ANSWERS_KEPT_S = 86400  # of an application that was killed: it cannot ask again
-_Arrived = tuple[Link, object, int]  # what an event of a session tells, and when it came
+_Arrived = tuple[PeerLink, object, int]  # what an event of a session tells, and when it came
 
 
 class Manager:
@@ -159,7 +166,7 @@ class Manager:
             store, config, routing, self.incoming, self.outgoing, self._duplicates, self.operator
         )
         self._settling = Settling(store, config, self.incoming, self.outgoing, self.operator)
-        self._deadlines = Deadlines(store, self._settling, self._duplicates, self._transact)
+        self._deadlines = ConfirmationDeadlines(store, self._settling, self._duplicates, self._transact)
         self._departures = Departures(
             store, config, self.links, self.outgoing, self._settling, self._order_acks, self._transact
         )
@@ -215,25 +222,25 @@ class Manager:
 
     # ---- connections
 
-    def accept(self, address: str, now: int, hop: Hop | None = None) -> Link | None:
+    def accept(self, address: str, now: int, hop: Hop | None = None) -> PeerLink | None:
         """A peer has connected from this IP address, or over the serial line that is this hop; None: it is one too
         many, shut the connection (B-435)."""
         link = self.links.accept(address, now, hop)
         return self._begun(link) if link else None
 
-    def connect(self, hop: Hop, address: str, now: int, pinged: bool = False) -> Link:
+    def connect(self, hop: Hop, address: str, now: int, pinged: bool = False) -> PeerLink:
         """This side has connected to a hop, whose IP address is `address`; pinged: a ping had found it willing."""
         return self._begun(self.links.connect(hop, address, now, pinged))
 
-    def _begun(self, link: Link) -> Link:
+    def _begun(self, link: PeerLink) -> PeerLink:
         link.session.is_needed = lambda: any(queue.is_needed for queue in self.outgoing.served_by(link))
         return link
 
-    def _ended(self, link: Link) -> None:
+    def _ended(self, link: PeerLink) -> None:
         self.outgoing.ended(link)
         self.incoming.ended(link)
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: PeerLink) -> None:
         """The transport of this link is gone (B-298)."""
         self.links.lost(link)
 
@@ -241,7 +248,7 @@ class Manager:
         """Where messages wait for a connection that nobody has opened yet (B-302)."""
         return self.outgoing.wanted_hops()
 
-    def output(self) -> list[tuple[Link, bytes, bool]]:
+    def output(self) -> list[tuple[PeerLink, bytes, bool]]:
         """For each link with news: the bytes to write to it, and whether its transport is to be shut after that."""
         return self.links.output()
 
@@ -249,7 +256,7 @@ class Manager:
 
     def receive(
         self,
-        arrivals: Iterable[tuple[Link, bytes]],
+        arrivals: Iterable[tuple[PeerLink, bytes]],
         now: int,
         wall: int,
         questions: Sequence[Question] = (),
@@ -267,7 +274,7 @@ class Manager:
             return
         with self._guard(now):
             work: list[_Arrived] = []
-            links: dict[Link, None] = {}
+            links: dict[PeerLink, None] = {}
             for link, data in arrivals:
                 links[link] = None
                 work += [(link, event, now) for event in self.links.receive(link, data, now)]
@@ -322,7 +329,7 @@ class Manager:
                 link.session.stored_all(recoverable, count, now)
                 self.links.touch(link)
         else:
-            decide(Batch(Outcomes(self.store, wall, self.config)))
+            decide(Batch(Settlements(self.store, wall, self.config)))
 
     def _transact(
         self,
@@ -335,7 +342,7 @@ class Manager:
     ) -> Batch:
         """Do what applications ask for, run `decide` on a new batch and write what it has decided, in one transaction,
         as Store.transaction has `durable` and `writes`. If anything raises, nothing was decided and nothing stored."""
-        batch = Batch(Outcomes(self.store, wall, self.config))
+        batch = Batch(Settlements(self.store, wall, self.config))
         try:
             with self.store.transaction(durable, writes):
                 self.applications.decide(batch.outcomes, questions, now)
@@ -356,7 +363,7 @@ class Manager:
         batch.count(self.links.counters)
         return batch
 
-    def _decide(self, batch: Batch, link: Link, event: object, now: int, wall: int) -> None:
+    def _decide(self, batch: Batch, link: PeerLink, event: object, now: int, wall: int) -> None:
         if isinstance(event, MessageReceived):
             refusal = self._packet(batch, link, event, now, wall)
             if refusal:
@@ -390,7 +397,7 @@ class Manager:
         elif isinstance(event, Closed):
             self.links.end(link)
 
-    def _packet(self, batch: Batch, link: Link, event: MessageReceived, now: int, wall: int) -> str:
+    def _packet(self, batch: Batch, link: PeerLink, event: MessageReceived, now: int, wall: int) -> str:
         """Decide about one packet. A text: why the queue manager has no room for it, and nothing was decided."""
         packet = event.packet
         if isinstance(packet, headers.UserMessage):
@@ -434,14 +441,14 @@ class Manager:
         with self._guard(now):
             self._order_acks.send_due(now, wall)
 
-    def resume(self, link: Link, now: int, wall: int) -> None:
+    def resume(self, link: PeerLink, now: int, wall: int) -> None:
         """The transport of this link takes bytes again."""
         link.writable = True
         if not self.failure:
             with self._guard(now):
                 self._dispatch(link, now, wall)
 
-    def _dispatch(self, link: Link, now: int, wall: int) -> None:
+    def _dispatch(self, link: PeerLink, now: int, wall: int) -> None:
         if link.is_open and self._looked_at >= 0:
             self._departures.dispatch(link, now, wall)
 

@@ -14,7 +14,7 @@ from ordack.broker import outcome
 from ordack.config import classes
 from ordack.config.config import CONNECT_TIMEOUT_S
 from ordack.formatters import Body, Form, value_of
-from ordack.store.messages import Stored
+from ordack.store.messages import StoredMessage
 from ordack.text import counted, legible
 
 # Administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
@@ -58,7 +58,7 @@ class Message:
     `NAME;poison`.
     """
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredMessage) -> None:
         self.lookup_id = stored.lookup_id
         self.arrived = stored.arrived / 1e6
         self.in_doubt = bool(stored.in_doubt)

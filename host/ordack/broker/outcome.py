@@ -29,7 +29,7 @@ from ordack.config.settings import NEVER
 from ordack.store import Store
 from ordack.store.messages import Leaving, NewMessage
 from ordack.store.outgoing import NewOutgoing, Waiting
-from ordack.store.queues import Queue
+from ordack.store.queues import QueueState
 from ordack.store.schema import ORDER_QUEUE_ID, PRIVATE, correlation_of
 from ordack.store.write_ahead import Room
 from ordack.text import legible
@@ -140,7 +140,7 @@ def due(confirmation: Confirmation, until: int, held: bool) -> int | None:
     return until + 1 if deadline is None else min(deadline, until + 1)
 
 
-class Outcomes:
+class Settlements:
     """What becomes of messages that end at `now`; every method writes to the store in the running transaction.
 
     `sent` says whether something was put in an outgoing queue, of which the queue manager does not know yet. `room`:
@@ -458,7 +458,7 @@ class Outcomes:
         if self.room < len(packet):
             return
         priority = packet[core.BASE_FLAGS_AT] & core.BASE_PR
-        if isinstance(queue, Queue):
+        if isinstance(queue, QueueState):
             if queue.has_room(len(packet)):
                 self.room -= len(packet)
                 correlation = correlation_of(parse(packet))
@@ -470,7 +470,7 @@ class Outcomes:
         else:
             self._file(return_queue(host), message_id, packet, recoverable, priority)
 
-    def _here(self, name: names.QueueName, host: bytes) -> Queue | bool | None:
+    def _here(self, name: names.QueueName, host: bytes) -> QueueState | bool | None:
         """The queue here that a destination means; None if it is elsewhere, False if it takes no such message."""
         if isinstance(name, guid_names.PrivateQueueFormatNameId):
             if host not in (names.NULL_GUID, self.store.guid):

@@ -16,7 +16,7 @@ from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
 from ordack.broker import outcome
-from ordack.broker.links import Hop, Link, Links
+from ordack.broker.links import Hop, Links, PeerLink
 from ordack.broker.routing import Routing, Way
 from ordack.broker.streams import LongStream, Rows, key_of
 from ordack.config.config import SERIAL_PORT, Config
@@ -44,7 +44,7 @@ class OutgoingQueue:
         _, self.peer, self.routed = way
         self.hop: Hop | None = None
         self.returns = outcome.is_return_queue(row.format_name)
-        self.link: Link | None = None
+        self.link: PeerLink | None = None
         self.turn = 0
         self.on_hold = row.on_hold
         self.resends = row.resends
@@ -78,7 +78,7 @@ class OutgoingQueue:
         return bool(self.stream.waiting or self.stream.awaiting_final_ack or self.stream.aside)
 
     @property
-    def rejecting(self) -> list[Link | None]:
+    def rejecting(self) -> list[PeerLink | None]:
         """The link that carries it, of what is in here up to the last FinalAck that rejects a message; None for all
         that is only in the store."""
         table = self.stream.table
@@ -123,7 +123,7 @@ class OutgoingQueues:
         self._by_peer: dict[bytes, list[OutgoingQueue]] = {}  # for a peer by its GUID
         self._by_hop: dict[Hop, list[OutgoingQueue]] = {}  # those that a hop is known for
         self._returns: dict[bytes, OutgoingQueue] = {}  # by peer
-        self._served: dict[Link, list[OutgoingQueue]] = {}
+        self._served: dict[PeerLink, list[OutgoingQueue]] = {}
         self._busy: dict[OutgoingQueue, None] = {}  # all that have something to send on a session, and others
         self._left: dict[OutgoingQueue, None] = {}  # their sessions are over
         self._orders: dict[OutgoingQueue, Outgoing] = {}  # as operators may want them
@@ -154,11 +154,11 @@ class OutgoingQueues:
         """The one with what goes back to this peer."""
         return self._returns.get(guid)
 
-    def served_by(self, link: Link) -> list[OutgoingQueue]:
+    def served_by(self, link: PeerLink) -> list[OutgoingQueue]:
         """Those whose messages go on this link."""
         return self._served.get(link, [])
 
-    def busy(self) -> list[tuple[OutgoingQueue, Link]]:
+    def busy(self) -> list[tuple[OutgoingQueue, PeerLink]]:
         """Those with something to send, or to send again, and what serves them."""
         busy = [(queue, queue.link) for queue in self._busy if queue.link and queue.stream.waiting]
         self._busy = dict.fromkeys(queue for queue, _ in busy)
@@ -351,7 +351,7 @@ class OutgoingQueues:
         waiting = self.to_peer(guid)
         return bool(self._links.with_peer(guid) or (waiting and waiting.hop) or self._routing.has_hop(guid))
 
-    def opened(self, link: Link) -> None:
+    def opened(self, link: PeerLink) -> None:
         """A session is open: it serves what is for its hop and its peer, also what an older one served: a peer that has
         left that for another one may have no end of it any more."""
         if link.hop and link.session.initiator and self._accepts.get(link.hop) != link.peer:
@@ -367,7 +367,7 @@ class OutgoingQueues:
                 self._detach(queue)
             self._attach(queue)
 
-    def ended(self, link: Link) -> None:
+    def ended(self, link: PeerLink) -> None:
         """A session is over: what it served goes to another one, or waits for one."""
         for queue in self._served.pop(link, []):
             queue.link = None

@@ -16,7 +16,7 @@ from mqqb.names import QueueName, terminated
 
 from ordack.broker import outcome
 from ordack.broker.message import TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT, Bytes, Letter, Run
-from ordack.broker.outcome import Outcomes
+from ordack.broker.outcome import Settlements
 from ordack.broker.streams import number_run
 from ordack.config import names
 from ordack.config.config import check_host, split_direct
@@ -24,7 +24,7 @@ from ordack.config.names import JOURNAL, BadName
 from ordack.store import Store, StoreError, StoreFull
 from ordack.store.messages import NewMessage
 from ordack.store.outgoing import Added, NewOutgoing, Outgoing
-from ordack.store.queues import Queue
+from ordack.store.queues import QueueState
 from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM, correlation_of
 from ordack.text import counted
 
@@ -75,7 +75,7 @@ def each(source: bytes, runs: Iterable[SentRun]) -> list[Sent]:
     ]
 
 
-_Place = tuple[Queue | None, str]  # where messages go: to this queue here, or away; and the format name
+_Place = tuple[QueueState | None, str]  # where messages go: to this queue here, or away; and the format name
 
 
 class _Stream:
@@ -163,7 +163,7 @@ class Sending:
     stored: what was put in outgoing queues, when that was written, and its keys.
     """
 
-    def __init__(self, outcomes: Outcomes, count: int = 1) -> None:
+    def __init__(self, outcomes: Settlements, count: int = 1) -> None:
         self.stored: list[Added] = []
         self._outcomes = outcomes
         self._store = outcomes.store
@@ -296,7 +296,7 @@ class Sending:
         return self._streams[name]
 
     def _put_here(
-        self, queue: Queue, pattern: _Pattern, message_ids: range, packets: Sequence[bytes | bytearray]
+        self, queue: QueueState, pattern: _Pattern, message_ids: range, packets: Sequence[bytes | bytearray]
     ) -> None:
         are_alone = queue.quota is not None or pattern.is_told or pattern.is_copied
         for message_id, packet in zip(message_ids if are_alone else message_ids[:1], packets, strict=False):
@@ -326,7 +326,7 @@ class Sending:
                 if pattern.is_copied:
                     self._outcomes.copy(JOURNAL, packet, None)
 
-    def _now_of(self, queue: Queue) -> Queue:
+    def _now_of(self, queue: QueueState) -> QueueState:
         """The queue as the store has it now."""
         return self._store.queues.find(queue.identifier) or queue
 
@@ -427,7 +427,7 @@ def _confirmation(letter: Letter, pattern: _Pattern, now: int, settings: confirm
     return confirmation.record.tobytes(), outcome.due(confirmation, pattern.send_until, held=False)
 
 
-def target(store: Store, destination: str) -> tuple[Queue | None, str]:
+def target(store: Store, destination: str) -> tuple[QueueState | None, str]:
     """Where a message goes: to this queue here, or away; and its format name. Raises BadName, NoSuchQueue,
     StoreError."""
     destination = names.destination(destination)
@@ -488,7 +488,7 @@ def _administration_queue(store: Store, name: str | QueueName | None, wanted: bo
     if wanted != (name is not None):
         raise ValueError("acknowledgements and an administration queue go together")
     found = _queue_named(store, name)
-    if isinstance(found, Queue):
+    if isinstance(found, QueueState):
         if found.kind != PRIVATE or found.transactional:
             raise ValueError(
                 f"{found.name} is transactional or a system queue: it takes no administration acknowledgements"
@@ -499,14 +499,14 @@ def _administration_queue(store: Store, name: str | QueueName | None, wanted: bo
 
 def _response_queue(store: Store, name: str | QueueName | None) -> QueueName | None:
     found = _queue_named(store, name)
-    if isinstance(found, Queue):
+    if isinstance(found, QueueState):
         if found.kind != PRIVATE:
             raise ValueError(f"{found.name} is no private queue: it takes no answers")
         return guid_names.PrivateQueueFormatNameId(found.identifier)
     return found
 
 
-def _queue_named(store: Store, name: str | QueueName | None) -> Queue | QueueName | None:
+def _queue_named(store: Store, name: str | QueueName | None) -> QueueState | QueueName | None:
     """A queue that a message names beside its destination: one here, or elsewhere."""
     if name is None or isinstance(name, QueueName):
         return name
@@ -519,7 +519,7 @@ def _queue_named(store: Store, name: str | QueueName | None) -> Queue | QueueNam
         raise BadName(str(error)) from None
 
 
-def open_queue(store: Store, name: str) -> Queue:
+def open_queue(store: Store, name: str) -> QueueState:
     """A queue here that is open to applications. Raises BadName, NoSuchQueue, StoreError."""
     queue = store.queues.named(name)
     if queue.name in CLOSED_QUEUES:
@@ -532,7 +532,7 @@ def closed(name: str) -> StoreError:
     return StoreError(f"{name} is the queue manager's own queue: it is not open to applications (B-085)")
 
 
-def delivery_to(queue: Queue | None, delivery: str | None) -> str:
+def delivery_to(queue: QueueState | None, delivery: str | None) -> str:
     """How a message goes to this queue, or elsewhere, where nobody says how. Raises ValueError."""
     if delivery is None:
         delivery = "transactional" if queue is None or queue.transactional else "recoverable"

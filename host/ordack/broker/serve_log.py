@@ -30,7 +30,7 @@ class Form(enum.StrEnum):
     JSON = "json"
 
 
-class Line(str):
+class LogLine(str):
     """A line for the log. level: INFO, WARNING, ERROR. fact: what makes it the same as another one, although numbers in
     the text differ; by default the text. about: what it is about, for programs: the `peer` (address or name), the
     `queue` (format name), the `rule` of the specification, the message `class`."""
@@ -41,7 +41,7 @@ class Line(str):
     fact: str
     level: str
 
-    def __new__(cls, text: str, level: str = WARNING, fact: str = "", **about: str) -> Line:
+    def __new__(cls, text: str, level: str = WARNING, fact: str = "", **about: str) -> LogLine:
         line = super().__new__(cls, text)
         line.level = level
         line.fact = fact or text
@@ -59,11 +59,11 @@ class Operator:
         self._told: dict[str, int] = {}  # kind -> not again before this second
 
     def tell(self, text: str, level: str = WARNING, fact: str = "", **about: str) -> None:
-        """Tell him something; level, fact, about: see Line."""
+        """Tell him something; level, fact, about: see LogLine."""
         with contextlib.suppress(Exception):
-            line = text if isinstance(text, Line) else Line(text, level, fact, **about)
+            line = text if isinstance(text, LogLine) else LogLine(text, level, fact, **about)
             self._write(
-                Line(
+                LogLine(
                     legible(self._named(line)),
                     line.level,
                     line.fact,
@@ -86,10 +86,10 @@ class _Fact:
         self.peer = peer
         self.quiet = AGAIN_S
         self.count = 0
-        self.last: Line | None = None
+        self.last: LogLine | None = None
 
 
-class Log:
+class ServeLog:
     """Takes lines, also plain text, which is a warning. write: takes each line as it is to appear. clock: gives seconds
     since 1970. `tick` is to be called now and then, `close` at the end:
     both tell what has come again."""
@@ -104,7 +104,7 @@ class Log:
         self._of_peer: Counter[str] = Counter()
 
     def __call__(self, text: str) -> None:
-        line = text if isinstance(text, Line) else Line(text)
+        line = text if isinstance(text, LogLine) else LogLine(text)
         peer = line.about.get("peer", "")
         name = line.fact
         if peer and name not in self._facts and self._of_peer[peer] >= FACTS_OF_PEER:
@@ -146,7 +146,7 @@ class Log:
             self._tell(fact.last, fact.count, fact.told)
         return fact.count > 0
 
-    def _tell(self, line: Line, again: int = 0, since: float = 0.0) -> None:
+    def _tell(self, line: LogLine, again: int = 0, since: float = 0.0) -> None:
         """Write a line; again: how often it has come since that time, in seconds since 1970, when it was told last."""
         when = _moment(self._clock())
         if self._form is Form.JSON:

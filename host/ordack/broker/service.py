@@ -40,7 +40,7 @@ from ordack.broker.commits import ORDERS, Order, Request, Wanted
 from ordack.broker.message import KINDS, Letter, Run, misfit
 from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
-from ordack.store.messages import Stored
+from ordack.store.messages import StoredMessage
 
 VERSION = 4
 SOCKET = "serve.sock"
@@ -62,7 +62,7 @@ _OTHERS: dict[str, type[Exception]] = {"name": BadName, "value": ValueError}  # 
 _NOTHING = Letter("")
 
 
-class Malformed(Exception):
+class MalformedFrame(Exception):
     """What came is no frame of this protocol."""
 
 
@@ -86,13 +86,13 @@ def _arrays() -> dict[type, Callable[..., None]]:
 
 
 def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:
-    """Take what is whole off the buffer, frame by frame; most: bytes of one. Raises Malformed."""
+    """Take what is whole off the buffer, frame by frame; most: bytes of one. Raises MalformedFrame."""
     import cbor2
 
     while len(buffer) >= LENGTH.size:
         (size,) = LENGTH.unpack_from(buffer)
         if size > most:
-            raise Malformed(f"a frame of {size} bytes is announced; {most} are allowed")
+            raise MalformedFrame(f"a frame of {size} bytes is announced; {most} are allowed")
         end = LENGTH.size + size
         if len(buffer) < end:
             return
@@ -101,9 +101,9 @@ def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:
         try:
             content = cbor2.loads(data)
         except Exception as error:  # noqa: BLE001 - whatever it has against the bytes, they are no frame
-            raise Malformed(f"a frame is no CBOR: {error}") from None
+            raise MalformedFrame(f"a frame is no CBOR: {error}") from None
         if not isinstance(content, list) or not content or not isinstance(content[0], str):
-            raise Malformed("a frame is no array that begins with what it is")
+            raise MalformedFrame("a frame is no array that begins with what it is")
         yield content
 
 
@@ -135,9 +135,11 @@ def take_question(wanted: Wanted, timeout: float) -> bytes:
 
 
 def number(value: Any, least: int = 0) -> int:
-    """A number that the store may have. Raises Malformed."""
+    """A number that the store may have. Raises MalformedFrame."""
     if not isinstance(value, int) or not least <= value < 1 << 62:
-        raise Malformed(f"{type(value).__name__} is no number from {least} to 2**62")  # which may be too long to show
+        raise MalformedFrame(
+            f"{type(value).__name__} is no number from {least} to 2**62"
+        )  # which may be too long to show
     return value
 
 
@@ -159,25 +161,25 @@ def _limit(value: Any) -> int:
 
 def _correlation(value: Any) -> bytes | None:
     if not isinstance(value, (bytes, type(None))):
-        raise Malformed("a correlation identifier is no bytes")
+        raise MalformedFrame("a correlation identifier is no bytes")
     return value
 
 
 def _keys(keys: Any) -> tuple[int, ...]:
     if not isinstance(keys, list):
-        raise Malformed("keys are no array")
+        raise MalformedFrame("keys are no array")
     return tuple(map(number, keys))
 
 
 def _emptying(value: Any) -> int:
     if value not in (confirm.NACK_Q_PURGED, confirm.NACK_Q_DELETED):
-        raise Malformed("the class of `empty` says neither that the queue is purged nor that it is deleted")
+        raise MalformedFrame("the class of `empty` says neither that the queue is purged nor that it is deleted")
     return int(value)
 
 
 def _name(value: Any) -> str:
     if not isinstance(value, str) or len(value) > NAME_MAX:
-        raise Malformed(f"a name is no text of up to {NAME_MAX} characters")
+        raise MalformedFrame(f"a name is no text of up to {NAME_MAX} characters")
     return value
 
 
@@ -187,19 +189,19 @@ def _queue(value: Any) -> str | int:
 
 def _runs(letters: Any) -> tuple[Run, ...]:
     if not isinstance(letters, list):
-        raise Malformed("the letters of a commit are no array")
+        raise MalformedFrame("the letters of a commit are no array")
     return tuple(map(_run, letters))
 
 
 def _run(fields: object) -> Run:
     if not isinstance(fields, list) or not 2 <= len(fields) <= len(KINDS):
-        raise Malformed("a letter is no array of its properties")
+        raise MalformedFrame("a letter is no array of its properties")
     bodies = fields[1]
     if not isinstance(bodies, list) or not bodies or set(map(type, bodies)) != {bytes}:
-        raise Malformed("the bodies of a letter are no array of bytes")
+        raise MalformedFrame("the bodies of a letter are no array of bytes")
     fields[1] = bodies[0]
     if (wrong := misfit(fields)) is not None:
-        raise Malformed(f"{Letter._fields[wrong]} of a letter is {type(fields[wrong]).__name__}")
+        raise MalformedFrame(f"{Letter._fields[wrong]} of a letter is {type(fields[wrong]).__name__}")
     return Run(Letter(*fields), tuple(bodies))
 
 
@@ -207,20 +209,20 @@ def _order(fields: object) -> Order | None:
     if fields is None:
         return None
     if not isinstance(fields, list) or len(fields) != 2 or not isinstance(fields[1], list):
-        raise Malformed("an order is no array of its name and its arguments")
+        raise MalformedFrame("an order is no array of its name and its arguments")
     name, arguments = fields
     if not isinstance(name, str) or name not in ORDERS:
-        raise Malformed(f"there is no order {name!r:.40}")
+        raise MalformedFrame(f"there is no order {name!r:.40}")
     types = ORDERS[name][1]
     if len(arguments) != len(types):
-        raise Malformed(f"the order {name} with {len(arguments)} arguments")
+        raise MalformedFrame(f"the order {name} with {len(arguments)} arguments")
     for value, of in zip(arguments, types, strict=True):
         if not isinstance(value, of):
-            raise Malformed(f"an argument of the order {name} is {type(value).__name__}")
+            raise MalformedFrame(f"an argument of the order {name} is {type(value).__name__}")
         if isinstance(value, int):
             number(value)
         elif isinstance(value, str) and len(value) > TEXT_MAX:
-            raise Malformed(f"an argument of the order {name} has more than {TEXT_MAX} characters")
+            raise MalformedFrame(f"an argument of the order {name} has more than {TEXT_MAX} characters")
         elif isinstance(value, list):
             _keys(value)
     return Order(name, tuple(arguments))
@@ -241,12 +243,12 @@ QUESTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
 
 
 def parts_of(question: list[Any]) -> list[Any]:
-    """What follows the kind of a question, as QUESTIONS has it. Raises Malformed."""
+    """What follows the kind of a question, as QUESTIONS has it. Raises MalformedFrame."""
     kind, *parts = question
     if kind not in QUESTIONS:
-        raise Malformed(f"there is no question {kind!r:.40}")
+        raise MalformedFrame(f"there is no question {kind!r:.40}")
     if len(parts) != len(QUESTIONS[kind]):
-        raise Malformed(f"`{kind}` with {len(question)} parts")
+        raise MalformedFrame(f"`{kind}` with {len(question)} parts")
     return [read(part) for read, part in zip(QUESTIONS[kind], parts)]
 
 
@@ -260,7 +262,7 @@ def failed(error: Exception) -> bytes:
     return frame(FAILED, kind, error.reason if isinstance(error, StoreUnknown) else str(error))
 
 
-def rows_of(messages: Sequence[Stored]) -> list[Any]:
+def rows_of(messages: Sequence[StoredMessage]) -> list[Any]:
     """Messages, as DONE has them: cbor2 takes longer for a number than for a packet."""
     if not messages:
         return []
@@ -269,7 +271,7 @@ def rows_of(messages: Sequence[Stored]) -> list[Any]:
     return [struct.pack(f"<{len(numbers)}q", *numbers), packets]
 
 
-def messages_in(rows: list[Any]) -> list[Stored]:
+def messages_in(rows: list[Any]) -> list[StoredMessage]:
     """The messages of `rows_of`."""
     if not rows:
         return []
@@ -278,16 +280,16 @@ def messages_in(rows: list[Any]) -> list[Stored]:
     ranks, lookup_ids, arrivals, doubts, aborts = (
         values[first : first + len(packets)] for first in range(0, len(values), len(packets))
     )
-    return list(map(Stored, ranks, lookup_ids, arrivals, doubts, packets, aborts))
+    return list(map(StoredMessage, ranks, lookup_ids, arrivals, doubts, packets, aborts))
 
 
 def result_of(answer: list[Any]) -> Any:
-    """What DONE says, None if nothing; raises what FAILED says, and Malformed."""
+    """What DONE says, None if nothing; raises what FAILED says, and MalformedFrame."""
     if answer[0] == DONE:
         return answer[1] if len(answer) > 1 else None
     if answer[0] == FAILED and len(answer) == 3:
         raise (StoreError.KINDS.get(answer[1]) or _OTHERS.get(answer[1], StoreError))(str(answer[2]))
-    raise Malformed(f"an answer begins with {answer[0]!r:.40}")
+    raise MalformedFrame(f"an answer begins with {answer[0]!r:.40}")
 
 
 # ---- the socket

@@ -18,7 +18,7 @@ from mqqb.streams import Entry
 from ordack.broker import incoming, outcome
 from ordack.broker.acceptance import Batch, Duplicates
 from ordack.broker.incoming import IncomingStreams
-from ordack.broker.links import Link
+from ordack.broker.links import PeerLink
 from ordack.broker.outcome import CHUNK, piece
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
 from ordack.broker.serve_log import Operator
@@ -77,7 +77,7 @@ class Settling:
 
     # ---- acknowledgements
 
-    def order_ack(self, batch: Batch, link: Link, packet: reader.OrderAck, now: int) -> None:
+    def order_ack(self, batch: Batch, link: PeerLink, packet: reader.OrderAck, now: int) -> None:
         """An OrderAck has come (B-230 to B-237)."""
         while True:
             answers = _Answers(self, batch, now)
@@ -295,7 +295,7 @@ DUE = 10_000  # messages that are found due at once: what is near each other in 
 Transact = Callable[[int, int, Callable[[Batch], object]], object]
 
 
-class Deadlines:
+class ConfirmationDeadlines:
     """transact: runs what decides in one transaction (Manager)."""
 
     def __init__(self, store: Store, settling: Settling, duplicates: Duplicates, transact: Transact) -> None:

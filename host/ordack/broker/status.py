@@ -13,7 +13,7 @@ from typing import Any
 
 from mqqb import confirm, core, guids
 
-from ordack.broker.links import Hop, Link
+from ordack.broker.links import Hop, PeerLink
 from ordack.broker.outcome import is_return_queue
 from ordack.broker.outgoing import OutgoingQueue
 from ordack.config import classes
@@ -32,7 +32,7 @@ REFUSED_S = 3600  # for which a refused message is a problem
 
 
 def report(
-    links: Iterable[Link],
+    links: Iterable[PeerLink],
     queues: Iterable[OutgoingQueue],
     connections: Mapping[Hop, Mapping[str, Any]],
     names: PeerNames,

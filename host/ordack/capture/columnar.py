@@ -48,7 +48,7 @@ _SAMPLE = 16 << 20  # bytes that decide how connections are divided
 _LABEL_BYTES = 64  # of an average label at most, before a batch is full early
 
 
-class QueueName(NamedTuple):
+class PacketQueue(NamedTuple):
     """A queue as packets name it: selector as in UserHeader.Flags.DQ, bytes of the name, format name as text.
 
     A private queue without a GUID is one of the receiving (in replies: of the sending) queue manager: its text has
@@ -88,7 +88,7 @@ class Chunk(NamedTuple):
     data: bytes
 
 
-def _queue_name(selector: int, raw: bytes) -> QueueName:
+def _queue_name(selector: int, raw: bytes) -> PacketQueue:
     name: wire_names.QueueName
     if selector == 7:
         name = wire_names.DirectQueueFormatName("", raw)
@@ -98,7 +98,7 @@ def _queue_name(selector: int, raw: bytes) -> QueueName:
         name = guid_names.PrivateQueueFormatName(raw[:16], int.from_bytes(raw[16:], "little"))
     else:
         name = guid_names.PrivateQueueFormatNameId(int.from_bytes(raw, "little"))
-    return QueueName(selector, raw, guids.format_name(name))
+    return PacketQueue(selector, raw, guids.format_name(name))
 
 
 _STATE = ("paths", "damages", "spans", "closed", "frames", "unread", "_read", "_last", "latest")  # of a Decoder
@@ -120,7 +120,7 @@ class Decoder(Tables):
         self.spans: dict[int, tuple[int, int]] = {}
         self.closed: set[int] = set()
         self.frames = self.unread = 0
-        self._queue_names: dict[int, QueueName] = {}
+        self._queue_names: dict[int, PacketQueue] = {}
         self._read = self._last = 0  # files; frames of the last one
         self.latest = -1
         self._merge = Merge()
@@ -144,7 +144,7 @@ class Decoder(Tables):
         stop: int | None = None,
         finish: bool = True,
         hold: bool = False,
-    ) -> Iterator["Batch"]:
+    ) -> Iterator["PacketColumns"]:
         """The batches of all files, or of the first `stop` bytes of each. finish: nothing follows.
 
         If something does: add it to paths, and call this again. hold: until then, frames wait that something may belong
@@ -230,7 +230,7 @@ class Decoder(Tables):
 
     def gathered(
         self, read: Sequence[Gathered], chunks: Iterable[Chunk], tables: Sequence["_Table"], rows: int
-    ) -> Iterator["Batch"]:
+    ) -> Iterator["PacketColumns"]:
         """The batches of frames that were read elsewhere. read: of each file; chunks: in the order of their lows."""
         self.damages += [file.damage for file in read if file.damage]
         self.frames, self.unread = sum(file.frames for file in read), sum(file.unread for file in read)
@@ -296,7 +296,7 @@ class Decoder(Tables):
         """GUID, 16 bytes of the wire. IndexError if there is no such code."""
         return self._managers.entry(code)[1]
 
-    def queue(self, code: int) -> QueueName:
+    def queue(self, code: int) -> PacketQueue:
         """Name of a queue. IndexError if there is no such code."""
         name = self._queue_names.get(code)
         if name is None:
@@ -311,7 +311,7 @@ class Decoder(Tables):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PacketColumns:
     """Rows in the order in which packets were completed. All arrays have `rows` items.
 
     columns: {name: uint32 array}; names are those of MQQB_SCAN_* and MQQB_CAPTURE_* in lower case. time: int64, ns
@@ -340,13 +340,13 @@ class _Reader:
         self._decoder, self._tables, self._turn, self.files = decoder, tables, 0, files
         decoder.c.capacity, decoder.c.columns = rows, tables[0].pointers[0]
 
-    def read(self, order: Routed) -> Iterator[Batch]:
+    def read(self, order: Routed) -> Iterator[PacketColumns]:
         c = self._decoder.c
         if len(order):
             c.order, c.size, c.cursor = ffi.from_buffer("mqqb_capture_routed[]", order), len(order), 0
             yield from self._run(lib.mqqb_capture_read)
 
-    def end(self, finish: bool) -> Iterator[Batch]:
+    def end(self, finish: bool) -> Iterator[PacketColumns]:
         c = self._decoder.c
         if finish:
             c.time = self._decoder.latest
@@ -354,14 +354,14 @@ class _Reader:
         if c.rows:
             yield self._batch()
 
-    def _run(self, call: Callable[[Any], int]) -> Iterator[Batch]:
+    def _run(self, call: Callable[[Any], int]) -> Iterator[PacketColumns]:
         while status := call(self._decoder.c):
             if status == lib.MQQB_CAPTURE_ROWS:
                 yield self._batch()
             else:
                 self._decoder.grow(status)
 
-    def _batch(self) -> Batch:
+    def _batch(self) -> PacketColumns:
         c, table = self._decoder.c, self._tables[self._turn]
         batch = table.batch(c.rows, self._decoder, self.files)
         self._turn = (self._turn + 1) % len(self._tables)
@@ -392,12 +392,12 @@ class _Table:
         if self._correlation_id is not None:
             self.pointers.correlation_id = ffi.from_buffer("uint8_t[]", self._correlation_id)
 
-    def batch(self, rows: int, decoder: Decoder, files: Words | None = None) -> Batch:
+    def batch(self, rows: int, decoder: Decoder, files: Words | None = None) -> PacketColumns:
         """files: number of the file of each part, if those are in the column."""
         if files is not None:
             words = self._words[self._names.index("file"), :rows]
             words[:] = files[words]
-        return Batch(
+        return PacketColumns(
             rows,
             {name: words[:rows] for name, words in zip(self._names, self._words, strict=True)},
             self._time[:rows],
@@ -461,7 +461,7 @@ def batches(
     correlations: bool = False,
     by_ports: bool | None = None,
     ordered: bool = False,
-) -> Iterator[Batch]:
+) -> Iterator[PacketColumns]:
     """The packets of a capture that is in one or more files, in the order of their first frames.
 
     Of the connections, those whose hash modulo parts is part; by_ports: ports count for the hash (None: found out, the
@@ -487,7 +487,7 @@ def read_on(
     labels: bool = False,
     correlations: bool = False,
     hold: bool = False,
-) -> Iterator[Batch]:
+) -> Iterator[PacketColumns]:
     """The packets of the paths that were added to this decoder since it was made, or since this was called last.
 
     finish: the capture ends there, and nothing can be added any more. hold: frames wait for those of later paths.
@@ -498,7 +498,7 @@ def read_on(
 
 def gathered(
     paths: Sequence[str], read: Sequence[Gathered], chunks: Iterable[Chunk], rows: int, columns: Sequence[str]
-) -> Iterator[Batch]:
+) -> Iterator[PacketColumns]:
     """The packets in frames that were read elsewhere, as Decoder.gathered has it. paths: in their order."""
     tables = [_Table(rows, columns, labels=False, correlations=False) for _ in range(2)]
     yield from Decoder(paths, 0, 1, False).gathered(read, chunks, tables, rows)

@@ -27,7 +27,7 @@ class CaptureError(Exception):
     """The file is no capture, or stops being one; the text names the byte, and the frame before it."""
 
 
-class Found(NamedTuple):
+class FoundPacket(NamedTuple):
     """A packet's bytes with its place; or, with a problem, why there is no packet at this place.
 
     connection: addresses and ports of sender and receiver. time: of the frame in which it begins, s since 1970. frame:
@@ -92,11 +92,13 @@ class _Directions:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._older: dict[tuple[int, int], Found] = {}  # older than the capture, and no packet yet
+        self._older: dict[tuple[int, int], FoundPacket] = {}  # older than the capture, and no packet yet
 
-    def found(self, row: dict[str, int], time: float, data: bytes) -> Iterator[Found]:
+    def found(self, row: dict[str, int], time: float, data: bytes) -> Iterator[FoundPacket]:
         ends = self._tables.connection(row["connection"]).ends
-        place = Found(f"{ends[row['direction']]}>{ends[1 - row['direction']]}", time, row["frame"], row["offset"], data)
+        place = FoundPacket(
+            f"{ends[row['direction']]}>{ends[1 - row['direction']]}", time, row["frame"], row["offset"], data
+        )
         direction = row["connection"], row["direction"]
         if row["kind"] == reading.PING:
             yield place._replace(ping=True)
@@ -121,7 +123,7 @@ class _Directions:
             yield place
 
 
-def packets(file: BinaryIO, first: bytes = b"", tally: Tally | None = None) -> Iterator[Found]:
+def packets(file: BinaryIO, first: bytes = b"", tally: Tally | None = None) -> Iterator[FoundPacket]:
     """The packets of a capture, in the order in which they become complete, and the pings.
 
     first: what was read of the file already. Each packet comes as soon as the file has it, also from a pipe. Memory
@@ -161,7 +163,7 @@ def _files(tables: Tables) -> Any:
     return files
 
 
-def _rows(call: Any, tables: Tables, batch: _Batch, directions: _Directions) -> Generator[Found, None, int]:
+def _rows(call: Any, tables: Tables, batch: _Batch, directions: _Directions) -> Generator[FoundPacket, None, int]:
     """What this function of the C core finds. Returns its last status: 0, or why it cannot go on."""
     c = tables.c
     while True:

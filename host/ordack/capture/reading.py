@@ -30,7 +30,7 @@ _ERRORS = {
 }
 
 
-class Connection(NamedTuple):
+class TcpConnection(NamedTuple):
     """One incarnation of a TCP connection.
 
     ends: address and port, as text, of the end that opened it (or, if no SYN was seen, of the lower end), and of the
@@ -263,13 +263,13 @@ class Tables:
         self._queues.grow()
         lib.mqqb_capture_rehash(c)
 
-    def connection(self, number: int) -> Connection:
+    def connection(self, number: int) -> TcpConnection:
         """Ends of a connection. IndexError if there is no such number."""
         if not 0 <= number < self.c.connections_used:
             raise IndexError(f"there is no connection {number}")
         found = self.c.connections[number]
         texts = (end_text(ffi.buffer(end.word)[:]) for end in found.end)
-        return Connection((next(texts), next(texts)), bool(found.flags & 1))
+        return TcpConnection((next(texts), next(texts)), bool(found.flags & 1))
 
 
 def end_text(end: bytes) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ordack.broker.serve_log import ERROR, INFO, WARNING, Line
+from ordack.broker.serve_log import ERROR, INFO, WARNING, LogLine
 from ordack.config.config import EVERY_QUEUE
 from ordack.config.config_file import BadConfigFile, ConfigFile, Listen, is_loopback
 from ordack.config.settings import LISTEN
@@ -20,7 +20,7 @@ from ordack.store import Store, StoreError
 
 if TYPE_CHECKING:
     from ordack.broker.manager import Manager
-    from ordack.broker.serve_log import Log
+    from ordack.broker.serve_log import ServeLog
     from ordack.config.config import SerialSettings
     from ordack.config.config_file import Running
     from ordack.server.listener import Listener, Listeners
@@ -45,7 +45,7 @@ class Serving:
     tls: Tls | None
     devices: list[tuple[SerialSettings, Any]]
     recorder: Recorder | None
-    log: Log
+    log: ServeLog
 
 
 class _RefusedError(Exception):
@@ -71,11 +71,11 @@ class Reload:
             try:
                 told = self._take_up(*self._checked())
             except _RefusedError as error:
-                told = [Line(text, ERROR) for text in (*error.args, "the running settings stay as they were")]
+                told = [LogLine(text, ERROR) for text in (*error.args, "the running settings stay as they were")]
             except Exception as error:  # noqa: BLE001 - the queue manager goes on with what it has
-                told = [Line("".join(traceback.format_exception(error)).rstrip(), ERROR)]
+                told = [LogLine("".join(traceback.format_exception(error)).rstrip(), ERROR)]
             for line in told:
-                self._serving.log(Line(line, line.level, f"reload {number}: {line}"))  # told each time
+                self._serving.log(LogLine(line, line.level, f"reload {number}: {line}"))  # told each time
             self._notifier.ready(f"reload {number}: {told[0]}")
 
     def _checked(self) -> tuple[ConfigFile, Running, Tls | None, bytes]:
@@ -91,7 +91,7 @@ class Reload:
         except (ValueError, StoreError) as error:
             raise _RefusedError(str(error)) from None
 
-    def _take_up(self, file: ConfigFile, running: Running, tls: Tls | None, token: bytes) -> list[Line]:
+    def _take_up(self, file: ConfigFile, running: Running, tls: Tls | None, token: bytes) -> list[LogLine]:
         """Go by it; what there is to tell of that."""
         serving, manager, before = self._serving, self._manager, self._serving.running
         serving.running = running
@@ -111,14 +111,16 @@ class Reload:
             self._web.token = token
             taken_up += ["the token in http-token-file"] if "http-token-file" not in taken_up else []
         taken = ", ".join(taken_up) or "nothing has changed that can be"
-        told = [Line(f"read {file.path or 'the settings'} again; taken up: {taken}", INFO)]
+        told = [LogLine(f"read {file.path or 'the settings'} again; taken up: {taken}", INFO)]
         if later:
-            told.append(Line(f"{', '.join(later)}: what is new there counts from the next start of `serve`", WARNING))
+            told.append(
+                LogLine(f"{', '.join(later)}: what is new there counts from the next start of `serve`", WARNING)
+            )
         told += worth_telling(file, serving.store)
         try:
             serving.store.keep_names(config.to_keep())
         except StoreError as error:
-            told.append(Line(f"applications go by the old names and numbers until the next start: {error}", ERROR))
+            told.append(LogLine(f"applications go by the old names and numbers until the next start: {error}", ERROR))
         return told
 
     def _new_tls(self, file: ConfigFile) -> Tls | None:
@@ -139,7 +141,7 @@ class Reload:
             raise ValueError(f"http-token-file: {error}") from None
 
 
-def worth_telling(file: ConfigFile, store: Store) -> list[Line]:
+def worth_telling(file: ConfigFile, store: Store) -> list[LogLine]:
     """What there is to tell of a file: queues that it names and that are not there, a token that others may read on its
     way, and a certificate of this side that is over, or is soon."""
     known = {queue.name.lower() for queue in store.queues.all()}
@@ -156,4 +158,4 @@ def worth_telling(file: ConfigFile, store: Store) -> list[Line]:
         from ordack.server.certificates import ending
 
         told += ending(file.tls.certificate)
-    return [Line(text, WARNING) for text in told]
+    return [LogLine(text, WARNING) for text in told]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ordack.broker.serve_log import ERROR, INFO, WARNING, Form, Line, Log
+from ordack.broker.serve_log import ERROR, INFO, WARNING, Form, LogLine, ServeLog
 from ordack.cli.common import JsonOption, StoreOption, local, log_line, needs, report
 from ordack.cli.config import ConfigOption, load_file, read_file
 from ordack.cli.output import OutputError
@@ -104,11 +104,11 @@ def serve(
     if file.serial:
         with needs("boards", "a serial port"):
             from serial import Serial  # noqa: F401 - before anything is opened
-    log = Log(log_line, form=Form(file.log_format or Form.TEXT))
+    log = ServeLog(log_line, form=Form(file.log_format or Form.TEXT))
     try:
         _open_and_run(store, create, file, read, log, as_json)
     except (StoreError, OutputError) as error:  # the last line of the log
-        log(Line(str(error), ERROR))
+        log(LogLine(str(error), ERROR))
         raise typer.Exit(6 if isinstance(error, StoreUnknown) else 1) from None
     finally:
         log.close()
@@ -126,7 +126,7 @@ class _Options(NamedTuple):
 
 
 def _open_and_run(
-    store: Path, create: bool, file: ConfigFile, read: Callable[[], ConfigFile], log: Log, as_json: bool
+    store: Path, create: bool, file: ConfigFile, read: Callable[[], ConfigFile], log: ServeLog, as_json: bool
 ) -> None:
     import asyncio
 
@@ -145,7 +145,7 @@ def _open_and_run(
         tls = _tls(file)
         opened = stack.enter_context(_open_when_there_is_room(store, create, log))
         if file_system(opened.folder) in IN_MEMORY:
-            log(Line(f"{store} is in memory, not on a disk: a power cut loses what was acknowledged", WARNING))
+            log(LogLine(f"{store} is in memory, not on a disk: a power cut loses what was acknowledged", WARNING))
         recorder = _recorder(file.capture, file.capture_size, log)
         serving = Serving(opened, Running(file), read, listeners, applications, web, token, tls, devices, recorder, log)
         with asyncio.Runner(loop_factory=Loop) as runner:
@@ -196,14 +196,14 @@ def _http_address(text: str) -> Listen:
         raise ValueError(f"--http: {error}") from None
 
 
-def _open_listeners(places: Sequence[Listen], log: Log) -> Listeners:
+def _open_listeners(places: Sequence[Listen], log: ServeLog) -> Listeners:
     from ordack.config.config_file import Listen
     from ordack.config.settings import LISTEN
 
     if places:
         return _all_open(places)
     log(
-        Line(
+        LogLine(
             "connections are taken from this machine alone; to take them from the network, say "
             f"`--listen 0.0.0.0:{LISTEN[1]}`, or [[listen]] in ordack.toml",
             INFO,
@@ -256,7 +256,7 @@ def _token(file: ConfigFile) -> bytes:
         raise StoreError(f"http-token-file: {error}") from None
 
 
-def _recorder(capture: Path | None, size: int, log: Log) -> Recorder | None:
+def _recorder(capture: Path | None, size: int, log: ServeLog) -> Recorder | None:
     from ordack.server.record import Recorder
 
     try:
@@ -265,7 +265,7 @@ def _recorder(capture: Path | None, size: int, log: Log) -> Recorder | None:
         raise StoreError(f"cannot write the capture {capture}: {error.strerror or error}") from None
 
 
-def _open_when_there_is_room(folder: Path, create: bool, log: Log) -> Store:
+def _open_when_there_is_room(folder: Path, create: bool, log: ServeLog) -> Store:
     """Open the store and lock it for this queue manager. While its disk is full or the clock is not set, wait."""
     import time
 
@@ -280,7 +280,7 @@ def _open_when_there_is_room(folder: Path, create: bool, log: Log) -> Store:
         try:
             opened = Store(folder, create)
             if opened.is_new:
-                log(Line(f"new store made in {folder}", INFO))
+                log(LogLine(f"new store made in {folder}", INFO))
             opened.lock_manager()
             return opened
         except StoreError as error:
@@ -293,7 +293,7 @@ def _open_when_there_is_room(folder: Path, create: bool, log: Log) -> Store:
         log.tick()
 
 
-def _open_serial(line: SerialSettings, log: Log) -> Any:
+def _open_serial(line: SerialSettings, log: ServeLog) -> Any:
     """The device, or None if it is not there now: after a power cut the others must not wait for an adapter that is
     not plugged in. Raises StoreError for a port that cannot be used."""
     from ordack.server.serial import ABSENT, open_device
@@ -304,7 +304,7 @@ def _open_serial(line: SerialSettings, log: Log) -> Any:
         why = f"cannot open serial port {line.port}: {error.strerror or error}"
         if error.errno not in ABSENT:
             raise StoreError(why) from None
-        log(Line(f"{line.name}: {why}; trying again each second", WARNING, peer=line.name))
+        log(LogLine(f"{line.name}: {why}; trying again each second", WARNING, peer=line.name))
         return None
 
 
@@ -386,7 +386,7 @@ def _watched(manager: Manager, serving: Serving) -> Iterator[Monitor | None]:
         monitor.close()
 
 
-async def _count(log: Log) -> None:
+async def _count(log: ServeLog) -> None:
     import asyncio
 
     while True:

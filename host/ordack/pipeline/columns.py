@@ -21,7 +21,7 @@ from mqqb.parse import names_end
 from ordack.broker.outcome import parse
 from ordack.pipeline.segments import MESSAGE_KEY, QUEUE_MANAGER, SCHEMA, TIME, message_keys
 from ordack.store import StoreError
-from ordack.store.messages import Stored
+from ordack.store.messages import StoredMessage
 from ordack.text import legible
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _SELECTORS = core.USER_DQ | core.USER_AQ | core.USER_RQ | core.USER_CQ
 class _Packets:
     """The packets of some messages, one behind the other, and what mqqb_scan finds in them."""
 
-    def __init__(self, messages: Sequence[Stored]) -> None:
+    def __init__(self, messages: Sequence[StoredMessage]) -> None:
         """Raises StoreError if these are not as many messages."""
         self.each = [message.packet for message in messages]
         self.data = b"".join(self.each)
@@ -97,7 +97,7 @@ class Columns:
         self._labels: dict[bytes, str] = {}
         self._names: dict[bytes, tuple[str | None, ...]] = {}
 
-    def table(self, queue: str, messages: Sequence[Stored]) -> pa.Table:
+    def table(self, queue: str, messages: Sequence[StoredMessage]) -> pa.Table:
         """These messages of a queue, in their order. Raises StoreError for one that is damaged in the store."""
         packets = _Packets(messages)
         column, word = packets.column, packets.word

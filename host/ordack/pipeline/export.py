@@ -46,7 +46,7 @@ from ordack.pipeline.segments import (
 )
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.memory import Export
-from ordack.store.messages import NotTaken, Stored
+from ordack.store.messages import NotTaken, StoredMessage
 from ordack.text import counted, legible
 
 ROWS = 10_000  # of a segment, at most
@@ -498,8 +498,8 @@ class Exporter:
             f"export to {self._folder.name} again, and each is in one segment",
         )
 
-    def _receive(self, queue: Queue, limit: int, keys: list[int]) -> list[Stored]:
-        messages: list[Stored] = []
+    def _receive(self, queue: Queue, limit: int, keys: list[int]) -> list[StoredMessage]:
+        messages: list[StoredMessage] = []
         size = 0
         while len(messages) < limit and size < SEGMENT_BYTES:
             taken = self._client.access.take(Wanted(queue.identifier, limit - len(messages)), 0.0)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ordack.config.names import BadName, local_queue
 from ordack.config.paths import AnyPath, NotLocal, RemoteError, RemotePath, is_pattern, is_same, matching, path_of
 from ordack.pipeline import segments
-from ordack.pipeline.segments import MARKER, SUFFIX, FolderError, FolderMissing, Marker, OptionError, Segment
+from ordack.pipeline.segments import MARKER, SUFFIX, ExportedSegment, FolderError, FolderMissing, Marker, OptionError
 from ordack.text import first_of
 
 NAMED_MAX = 10  # of the files that are passed over
@@ -32,11 +32,11 @@ class Place(NamedTuple):
 Serials = Mapping[Place, int]  # the last one that was read, say
 
 
-class Found(NamedTuple):
+class FoundSegment(NamedTuple):
     """A segment and whose it is."""
 
     marker: Marker
-    segment: Segment
+    segment: ExportedSegment
 
     @property
     def place(self) -> Place:
@@ -63,7 +63,7 @@ class Folders:
             raise OptionError(str(error)) from None
         except BadName as error:
             raise OptionError(f"option queue (--queue): {error}") from None
-        self._queues: dict[Place, list[Found]] = {}  # as the folders were when they were looked at last
+        self._queues: dict[Place, list[FoundSegment]] = {}  # as the folders were when they were looked at last
         self._others: dict[AnyPath, list[str]] = {}
         self.now()
 
@@ -105,7 +105,7 @@ class Folders:
                 if segment is None:
                     self._others.setdefault(path, []).append(name)
                     continue
-                one = Found(marker, segment)
+                one = FoundSegment(marker, segment)
                 other = firsts.setdefault((one.place, segment.first_lookup_id), name)
                 if other != name:
                     raise FolderError(
@@ -116,10 +116,10 @@ class Folders:
         for queue in self._queues.values():
             queue.sort(key=_serial)
 
-    def _wanted(self) -> dict[Place, list[Found]]:
+    def _wanted(self) -> dict[Place, list[FoundSegment]]:
         return {place: queue for place, queue in self._queues.items() if self._queue in (None, place.queue.lower())}
 
-    def listed(self, read: Serials, until: Serials | None = None) -> list[Found]:
+    def listed(self, read: Serials, until: Serials | None = None) -> list[FoundSegment]:
         """The segments behind `read`, or behind nothing, up to `until` if that is given, in the order of their queues
         and serials, as the folders were when they were looked at last."""
         found = []
@@ -167,7 +167,7 @@ class Folders:
                     "ingest, and their messages will not be in the table"
                 )
 
-    def waiting(self, read: Serials, until: Serials | None = None) -> list[Found]:
+    def waiting(self, read: Serials, until: Serials | None = None) -> list[FoundSegment]:
         """The segments behind `read`, or behind nothing, up to `until` if that is given, in the order of their queues
         and serials. Raises FolderError if one is missing.
 
@@ -184,19 +184,19 @@ class Folders:
         return found
 
 
-def _order(one: Found) -> tuple[str, str, int]:
+def _order(one: FoundSegment) -> tuple[str, str, int]:
     return (*one.place, one.serial)
 
 
-def _place(one: Found) -> Place:
+def _place(one: FoundSegment) -> Place:
     return one.place
 
 
-def _serial(one: Found) -> int:
+def _serial(one: FoundSegment) -> int:
     return one.segment.serial
 
 
-def _by_queue(found: Sequence[Found]) -> Iterator[Sequence[Found]]:
+def _by_queue(found: Sequence[FoundSegment]) -> Iterator[Sequence[FoundSegment]]:
     """What is in the order of queues and serials, queue for queue."""
     end = 0
     while end < len(found):
@@ -204,7 +204,7 @@ def _by_queue(found: Sequence[Found]) -> Iterator[Sequence[Found]]:
         yield found[begin:end]
 
 
-def _gap(found: Sequence[Found], read: Serials) -> tuple[Found, int] | None:
+def _gap(found: Sequence[FoundSegment], read: Serials) -> tuple[FoundSegment, int] | None:
     """The first segment in front of which one is missing, or which is there twice, and the serial that was due."""
     for queue in _by_queue(found):
         due = range(read.get(queue[0].place, 0) + 1, queue[-1].serial + 1)
@@ -226,10 +226,10 @@ def _marker(folder: AnyPath) -> Marker:
     return marker
 
 
-def in_turn(waiting: Sequence[Found], at_most: int, bytes_max: float = math.inf) -> list[Found]:
+def in_turn(waiting: Sequence[FoundSegment], at_most: int, bytes_max: float = math.inf) -> list[FoundSegment]:
     """One of each queue, then the next of each, until there are so many, or so many bytes, but one at least: no queue
     waits for another. In the order of their queues and serials. Raises FolderError."""
-    taken: list[Found] = []
+    taken: list[FoundSegment] = []
     queues = [*_by_queue(waiting)]
     turn = 0
     while len(taken) < at_most and queues:
@@ -242,7 +242,7 @@ def in_turn(waiting: Sequence[Found], at_most: int, bytes_max: float = math.inf)
     return sorted(taken, key=_order)
 
 
-def _size(one: Found) -> int:
+def _size(one: FoundSegment) -> int:
     try:
         return one.segment.path.stat().st_size
     except FileNotFoundError:

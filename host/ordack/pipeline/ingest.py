@@ -26,7 +26,7 @@ from pyspark.sql.types import StructField, StructType
 from ordack.config.paths import path_of
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import JSON, SchemaError
-from ordack.pipeline.folders import Folders, Found, Place, Serials, in_turn, missing
+from ordack.pipeline.folders import Folders, FoundSegment, Place, Serials, in_turn, missing
 from ordack.pipeline.lake import (
     DAY,
     DECODING,
@@ -106,7 +106,7 @@ class Latency:
 
 
 @dataclass
-class Batch:
+class IngestBatch:
     """Some segments that are in the table now: one micro-batch, or the sum of a run. `malformed`: None without a
     schema."""
 
@@ -130,7 +130,7 @@ class Batch:
 
 
 @dataclass
-class Progress(Batch):
+class Progress(IngestBatch):
     """A micro-batch. `number`: counted from 0 in a run. `behind`: segments that were there and not read yet."""
 
     number: int = 0
@@ -141,13 +141,13 @@ class Progress(Batch):
 
 
 @dataclass
-class Summary(Batch):
+class Summary(IngestBatch):
     """What one run has put into the table."""
 
     table: str = ""
     batches: int = 0
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: IngestBatch) -> None:
         """Count a batch that is in the table."""
         self.batches += 1
         self.rows += batch.rows
@@ -333,7 +333,7 @@ def _check_alive(spark: SparkSession) -> None:
 
 
 class Load:
-    """Batch after batch into a table that keeps which segments are in it. read: reads segments. check: raises
+    """IngestBatch after batch into a table that keeps which segments are in it. read: reads segments. check: raises
     IngestError if a continuous run cannot go on."""
 
     def __init__(
@@ -419,7 +419,7 @@ class Load:
         self._tell(taken, rows, behind, begun)
         return behind
 
-    def _tell(self, taken: Sequence[Found], rows: pa.Table, behind: int, begun: float) -> None:
+    def _tell(self, taken: Sequence[FoundSegment], rows: pa.Table, behind: int, begun: float) -> None:
         malformed = len(rows) - rows[MALFORMED].null_count if self.decoding.fields else None
         batch = Progress(len(taken), len(rows), malformed, time.monotonic() - begun, number=self.summary.batches,
                          behind=behind)  # fmt: skip
@@ -430,7 +430,7 @@ class Load:
         if self.tell is not None:
             self.tell(batch)
 
-    def _without_doubles(self, taken: Sequence[Found], rows: pa.Table) -> tuple[pa.Table, int]:
+    def _without_doubles(self, taken: Sequence[FoundSegment], rows: pa.Table) -> tuple[pa.Table, int]:
         """Without messages that were exported twice, and how many these are. A store that was restored from a backup
         exports to another folder, again under the same lookup id and message key. As a rule, new messages have higher
         lookup ids than those in the table, and only the highest is read once."""
@@ -456,11 +456,11 @@ class Load:
         return kept, len(rows) - len(kept)
 
 
-def _whose(one: Found) -> tuple[str, str]:
+def _whose(one: FoundSegment) -> tuple[str, str]:
     return one.marker.queue_manager, one.segment.queue
 
 
-def _apart(found: Sequence[Found]) -> list[Found]:
+def _apart(found: Sequence[FoundSegment]) -> list[FoundSegment]:
     """Without what has to wait for the next batch: a second folder with the same queue of a queue manager."""
     first: dict[tuple[str, str], Place] = {}
     return [one for one in found if first.setdefault(_whose(one), one.place) == one.place]

@@ -54,7 +54,7 @@ from pyspark.sql.types import (
 )
 
 from ordack.capture import columnar, reading
-from ordack.capture.columnar import Batch, Decoder, Words
+from ordack.capture.columnar import Decoder, PacketColumns, Words
 from ordack.capture.packed import SUFFIXES
 from ordack.config.paths import AnyPath, NotLocal, RemoteError, each, is_pattern, matching, path_of, size_of
 from ordack.pipeline.segments import OptionError
@@ -93,7 +93,7 @@ class _View:
     part, parts: of which task.
     """
 
-    def __init__(self, batch: Batch, cache: _Texts, part: int, parts: int) -> None:
+    def __init__(self, batch: PacketColumns, cache: _Texts, part: int, parts: int) -> None:
         self.batch = batch
         self.cache = cache
         self.part, self.parts = part, parts
@@ -114,17 +114,17 @@ class _View:
         return pa.Array.from_buffers(kind, self.batch.rows, [bits, *map(pa.py_buffer, buffers)], missing)
 
 
-def _between(low: int, high: int) -> Callable[[Batch], Mask]:
+def _between(low: int, high: int) -> Callable[[PacketColumns], Mask]:
     span = np.uint32(high - low)
     return lambda batch: (batch["kind"] - np.uint32(low)) <= span
 
 
-def _has(name: str) -> Callable[[Batch], Mask]:
+def _has(name: str) -> Callable[[PacketColumns], Mask]:
     return lambda batch: batch[name] != 0
 
 
 _ACK = lib.MQQB_KIND_ORDER_ACK
-_GROUPS: dict[str, Callable[[Batch], Mask]] = {
+_GROUPS: dict[str, Callable[[PacketColumns], Mask]] = {
     "packet": lambda batch: (batch["kind"] < lib.MQQB_KIND_HOLE) & (batch["total_size"] != 0),
     "internal": _between(lib.MQQB_KIND_ESTABLISH_CONNECTION, lib.MQQB_KIND_SESSION_ACK),
     "establish": _between(lib.MQQB_KIND_ESTABLISH_CONNECTION, lib.MQQB_KIND_ESTABLISH_CONNECTION),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ordack.config.paths import AnyPath, scheme_of
 from ordack.pipeline.delta import read_serials
-from ordack.pipeline.folders import Folders, Found, Place, Serials
+from ordack.pipeline.folders import Folders, FoundSegment, Place, Serials
 from ordack.pipeline.lake import DELTA, ICEBERG, IngestUnusable, format_of
 from ordack.pipeline.segments import OptionError
 
@@ -50,7 +50,7 @@ def prune(source: Folders, tables: Sequence[str], days: float, dry: bool = False
 
 
 def _prune(
-    folder: AnyPath, found: Sequence[Found], read: Sequence[Serials], newest: Serials, until: float, dry: bool
+    folder: AnyPath, found: Sequence[FoundSegment], read: Sequence[Serials], newest: Serials, until: float, dry: bool
 ) -> Pruned:
     deleted = size = missing = young = last = 0
     kept: set[Place] = set()  # queues of which an older one stays

@@ -122,7 +122,7 @@ def refused(error: RemoteError) -> FolderError:
     return (FolderBusy if isinstance(error, RemoteBusy) else FolderError)(str(error))
 
 
-class Segment(NamedTuple):
+class ExportedSegment(NamedTuple):
     """One visible segment. `first_lookup_id` and `last_lookup_id`: the lowest and the highest in it."""
 
     folder: AnyPath
@@ -188,7 +188,7 @@ def parse_name(name: str) -> tuple[str, int, int, int] | None:
     return unquote(found["queue"]), int(found["serial"]), int(found["first"]), int(found["last"])
 
 
-def segments(folder: str | AnyPath, queues: Collection[str] | None = None) -> list[Segment]:
+def segments(folder: str | AnyPath, queues: Collection[str] | None = None) -> list[ExportedSegment]:
     """The visible segments in a folder, ordered by queue and serial; only of these queues if any are named (as
     applications name them: case does not matter). Raises FolderError if the folder cannot be read.
 
@@ -215,10 +215,10 @@ def names(folder: AnyPath) -> list[str]:
         raise FolderMissing(f"cannot read the folder {folder}: {error.strerror}") from None
 
 
-def of_name(folder: AnyPath, name: str) -> Segment | None:
+def of_name(folder: AnyPath, name: str) -> ExportedSegment | None:
     """What a name in a folder says; None if it is no segment's."""
     parsed = parse_name(name)
-    return None if parsed is None else Segment(folder, name, *parsed)
+    return None if parsed is None else ExportedSegment(folder, name, *parsed)
 
 
 def read_marker(folder: AnyPath) -> Marker | None:

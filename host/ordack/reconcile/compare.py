@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from ordack.pipeline.delta import open_table, uri_of
-from ordack.pipeline.folders import Folders, Found, Serials
+from ordack.pipeline.folders import Folders, FoundSegment, Serials
 from ordack.pipeline.iceberg import is_name, read_table
 from ordack.pipeline.ingest import rows_of
 from ordack.pipeline.lake import ICEBERG, Decoding, IngestUnusable, first_line, format_of
@@ -395,7 +395,7 @@ def _with_finals(messages: DataFrame, packets: DataFrame) -> DataFrame:
 # ---- segments
 
 
-def read_segments(spark: SparkSession, found: Sequence[Found], read: Serials) -> DataFrame:
+def read_segments(spark: SparkSession, found: Sequence[FoundSegment], read: Serials) -> DataFrame:
     """The rows of these segments; `due`: their segment is one that the table has taken, by its `read`."""
     tasks = [(str(one.segment.path), one.serial <= read.get(one.place, 0)) for one in found]
 

@@ -26,7 +26,7 @@ from ordack.broker.commits import AS_CONFIGURED, Commit, Current, Emptying, Requ
 from ordack.broker.manager import Manager
 from ordack.broker.serve_log import ERROR
 from ordack.config.tls import Tls, name_in, words
-from ordack.server.listener import Handshake, Listener, Listeners
+from ordack.server.listener import Listener, Listeners, TlsHandshake
 from ordack.store import StoreBusy, StoreError
 from ordack.store.look import StoreBeside
 from ordack.store.queues import NoSuchQueue
@@ -102,10 +102,10 @@ class Door:
 
     def _protocol(self, listener: Listener) -> asyncio.Protocol:
         if listener.terms.tls:
-            return Handshake(lambda handshake, transport: self._begin_tls(handshake, transport, listener))
+            return TlsHandshake(lambda handshake, transport: self._begin_tls(handshake, transport, listener))
         return Connection(self, listener)
 
-    def _begin_tls(self, handshake: Handshake, transport: asyncio.Transport, listener: Listener) -> None:
+    def _begin_tls(self, handshake: TlsHandshake, transport: asyncio.Transport, listener: Listener) -> None:
         peer = transport.get_extra_info("peername")
         if peer and not listener.admits(peer[0]):
             self.tell(peer[0], f"it is not in the allow-list of {listener}")
@@ -119,7 +119,7 @@ class Door:
         transport.abort()
 
     async def _secure(
-        self, handshake: Handshake, transport: asyncio.Transport, listener: Listener, address: str
+        self, handshake: TlsHandshake, transport: asyncio.Transport, listener: Listener, address: str
     ) -> None:
         assert self._tls
         try:
@@ -321,19 +321,19 @@ class Connection(asyncio.Protocol):
         try:
             for question in service.frames(self._buffer, service.FRAME_MAX if self._application else service.HELLO_MAX):
                 if self._has_asked:
-                    raise service.Malformed("it asks before it has its answer")
+                    raise service.MalformedFrame("it asks before it has its answer")
                 if self._application is None:
                     self._hello(question)
                 else:
                     self._ask(self._application, question[0], service.parts_of(question))
-        except service.Malformed as error:
+        except service.MalformedFrame as error:
             if not self._has_asked:  # else it would take this for the answer that it waits for
                 self.transport.write(service.failed(ValueError(f"`ordack serve` does not take this: {error}")))
             self.end(str(error))
 
     def _hello(self, question: list[Any]) -> None:
         if len(question) != 3 or question[0] != service.HELLO or not isinstance(question[2], bytes):
-            raise service.Malformed("it does not begin with `hello`")
+            raise service.MalformedFrame("it does not begin with `hello`")
         try:
             if question[1] != service.VERSION or len(question[2]) != service.APPLICATION_SIZE:
                 raise StoreBusy("this `ordack serve` is of another version: install the same one at both ends")
@@ -355,7 +355,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
             return
         if self.listener and (kind == service.EMPTY or (kind == service.COMMIT and parts[-1])):
-            raise service.Malformed(f"`{kind}` of an operator comes from another machine")
+            raise service.MalformedFrame(f"`{kind}` of an operator comes from another machine")
         self._has_asked = True
         if kind in _LOOKS:
             self._door.reading.ask(self, lambda here: _LOOKS[kind](here, *parts))

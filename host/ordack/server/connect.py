@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ordack.broker.serve_log import INFO, Line
+from ordack.broker.serve_log import INFO, LogLine
 from ordack.config.config import Config, format_address
 from ordack.text import counted
 
@@ -244,7 +244,7 @@ class Connector:
             if self.tries and not self._ended_at_once:
                 where = format_address(self.host, self.port)
                 text = f"{where}: connected after {counted(self.tries, 'failed attempt')}"
-                self._log(Line(text, INFO, f"{where}: up", peer=where))
+                self._log(LogLine(text, INFO, f"{where}: up", peer=where))
 
     def closing(self) -> None:
         """The session is over, its transport is being shut (B-297)."""
@@ -286,7 +286,7 @@ class Connector:
         if status not in self._told:
             self._told.add(status)
             where = format_address(self.host, self.port)
-            self._log(Line(f"{where}: no connection, {reason}; trying again", peer=where))
+            self._log(LogLine(f"{where}: no connection, {reason}; trying again", peer=where))
         self._retry(now, wanted=True)
         self.next_try = wall + self._wait / 1000
 

@@ -138,11 +138,11 @@ HANDSHAKE_TIMEOUT_S = 10.0
 SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read, and its goodbye
 
 
-class Handshake(asyncio.Protocol):
+class TlsHandshake(asyncio.Protocol):
     """A connection that has come to a listener with TLS, until that is agreed on. begun: is called when it is there,
     and calls `secure`, or ends it."""
 
-    def __init__(self, begun: Callable[[Handshake, asyncio.Transport], None]) -> None:
+    def __init__(self, begun: Callable[[TlsHandshake, asyncio.Transport], None]) -> None:
         self._begun = begun
         self._early = bytearray()  # what the peer has sent right behind its last word of the handshake
         self._is_lost = False

@@ -69,7 +69,7 @@ FILES_OF_PAGE = {
 }
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What is sent back."""
 
     code: int
@@ -78,7 +78,7 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-Make = Callable[[StoreBeside], Answer]
+Make = Callable[[StoreBeside], HttpAnswer]
 
 
 class BadToken(ValueError):
@@ -121,7 +121,7 @@ def is_own(host: bytes) -> bool:
     return True
 
 
-class _Page:
+class _WebPage:
     """What a path shows, made in a thread, from the store on a connection of its own. show: gives it."""
 
     def __init__(self, folder: Path, show: Make, tell: Callable[[str], None]) -> None:
@@ -131,9 +131,9 @@ class _Page:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ordack-http")
         self._store: StoreBeside | None = None
         self._stale_at = 0.0
-        self._made: asyncio.Future[Answer] | None = None
+        self._made: asyncio.Future[HttpAnswer] | None = None
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> HttpAnswer:
         """It, as of a moment ago."""
         if self._made is None or (self._made.done() and time.monotonic() >= self._stale_at):
             self._made = asyncio.ensure_future(self.make(self._show_now))
@@ -143,11 +143,11 @@ class _Page:
         except TimeoutError:
             return _of(f"the store was not read within {ANSWER_S:.0f} s")
 
-    async def make(self, make: Make) -> Answer:
+    async def make(self, make: Make) -> HttpAnswer:
         """Have this made in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._make_now, make)
 
-    def _show_now(self, store: StoreBeside) -> Answer:
+    def _show_now(self, store: StoreBeside) -> HttpAnswer:
         began = time.monotonic()
         try:
             return self._show(store)
@@ -155,7 +155,7 @@ class _Page:
             ended = time.monotonic()
             self._stale_at = ended + max(FRESH_S, 10 * (ended - began))
 
-    def _make_now(self, make: Make) -> Answer:
+    def _make_now(self, make: Make) -> HttpAnswer:
         try:
             if self._store is None:
                 self._store = StoreBeside(self._folder)
@@ -165,7 +165,7 @@ class _Page:
             return _of(str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, the next time may be better
             self._tell("".join(traceback.format_exception(error)).rstrip())
-            return Answer(500, b"a defect of ordack, see its log\n")
+            return HttpAnswer(500, b"a defect of ordack, see its log\n")
 
     def _forget(self) -> None:
         if self._store:
@@ -182,17 +182,17 @@ class _Page:
         self._thread.shutdown()
 
 
-def _of(*problems: str) -> Answer:
+def _of(*problems: str) -> HttpAnswer:
     """What is wrong, or that all is well."""
     found = [problem for problem in problems if problem]
     return _as_json(503 if found else 200, {"healthy": not found, "problems": found})
 
 
-def _as_json(code: int, values: object) -> Answer:
-    return Answer(code, json.dumps(values).encode() + b"\n", JSON)
+def _as_json(code: int, values: object) -> HttpAnswer:
+    return HttpAnswer(code, json.dumps(values).encode() + b"\n", JSON)
 
 
-class _Connection(asyncio.Protocol):
+class _HttpConnection(asyncio.Protocol):
     """One client, and its one request."""
 
     transport: asyncio.Transport
@@ -226,7 +226,7 @@ class _Connection(asyncio.Protocol):
             event = self._http.next_event()
         except h11.RemoteProtocolError as error:
             self._asked()
-            self.send(Answer(error.error_status_hint, f"no request of HTTP: {error}\n".encode()))
+            self.send(HttpAnswer(error.error_status_hint, f"no request of HTTP: {error}\n".encode()))
             return
         if isinstance(event, h11.Request):
             self._asked()
@@ -234,7 +234,7 @@ class _Connection(asyncio.Protocol):
             self._monitor.ask(self, event)
         elif self._bytes >= REQUEST_BYTES or self._pieces >= REQUEST_PIECES:
             self._asked()
-            self.send(Answer(431, b"the request is too long, or comes in too many pieces\n"))
+            self.send(HttpAnswer(431, b"the request is too long, or comes in too many pieces\n"))
 
     @property
     def address(self) -> str:
@@ -245,8 +245,8 @@ class _Connection(asyncio.Protocol):
         self.has_asked = True
         self.transport.pause_reading()
 
-    def send(self, answer: Answer) -> None:
-        """Answer, and end the connection when all of it has left."""
+    def send(self, answer: HttpAnswer) -> None:
+        """HttpAnswer, and end the connection when all of it has left."""
         if self.transport.is_closing():
             return
         self.is_answered = True
@@ -287,21 +287,21 @@ class Monitor:
         self._tell = tell
         metrics = Metrics(manager)
         self._overview = overview = Overview(manager)
-        make: dict[bytes, Callable[[StoreBeside], Answer]] = {
-            b"/metrics": lambda store: Answer(200, *metrics.text(store)),
+        make: dict[bytes, Callable[[StoreBeside], HttpAnswer]] = {
+            b"/metrics": lambda store: HttpAnswer(200, *metrics.text(store)),
             b"/healthz": lambda store: _of(*health.glance(manager, store)["problems"]),
             b"/status": lambda store: _as_json(200, health.glance(manager, store)),
             OVERVIEW: lambda store: _as_json(200, overview.shown(store)),
         }
-        self._pages = {path: _Page(manager.store.folder, make[path], tell) for path in make}
+        self._pages = {path: _WebPage(manager.store.folder, make[path], tell) for path in make}
         folder = Path(__file__).parent
         self._files = {
-            path: Answer(200, (folder / name).read_bytes(), media_type, SAFE)
+            path: HttpAnswer(200, (folder / name).read_bytes(), media_type, SAFE)
             for path, (name, media_type) in FILES_OF_PAGE.items()
         }
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
-        self._connections: dict[_Connection, None] = {}
+        self._connections: dict[_HttpConnection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="ordack-http", daemon=True)
 
@@ -311,11 +311,11 @@ class Monitor:
         return format_address(*self._listener.getsockname()[:2])
 
     def start(self) -> None:
-        """Answer from now on."""
+        """HttpAnswer from now on."""
         self._thread.start()
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """HttpAnswer nobody any more."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         for page in self._pages.values():
@@ -338,9 +338,9 @@ class Monitor:
             connection.transport.abort()
 
     async def _sample(self) -> None:
-        def sample(store: StoreBeside) -> Answer:
+        def sample(store: StoreBeside) -> HttpAnswer:
             self._overview.sample(store)
-            return Answer(200, b"")
+            return HttpAnswer(200, b"")
 
         while True:
             began = time.monotonic()
@@ -370,9 +370,9 @@ class Monitor:
 
     async def _begin(self, accepted: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it has gone again
-            await self._loop.connect_accepted_socket(lambda: _Connection(self), accepted)
+            await self._loop.connect_accepted_socket(lambda: _HttpConnection(self), accepted)
 
-    def began(self, connection: _Connection) -> None:
+    def began(self, connection: _HttpConnection) -> None:
         """One more is there."""
         if len(self._connections) >= CONNECTIONS_MAX:
             worst = min(self._connections, key=lambda one: 2 * one.has_asked - one.is_answered)  # of equals the oldest
@@ -380,7 +380,7 @@ class Monitor:
             self.lost(worst)
         self._connections[connection] = None
 
-    def lost(self, connection: _Connection) -> None:
+    def lost(self, connection: _HttpConnection) -> None:
         """It is over."""
         self._connections.pop(connection, None)
 
@@ -391,22 +391,22 @@ class Monitor:
 
     # ---- answers
 
-    def ask(self, connection: _Connection, request: h11.Request) -> None:
+    def ask(self, connection: _HttpConnection, request: h11.Request) -> None:
         """A client wants something."""
         self._do(self._answer(connection, request))
 
-    async def _answer(self, connection: _Connection, request: h11.Request) -> None:
+    async def _answer(self, connection: _HttpConnection, request: h11.Request) -> None:
         path = request.target.partition(b"?")[0]
         if path not in self._pages and path not in self._files and path != LIVE:
-            answer = Answer(404, b"here are " + b", ".join((b"/", *self._pages, LIVE)) + b"\n")
+            answer = HttpAnswer(404, b"here are " + b", ".join((b"/", *self._pages, LIVE)) + b"\n")
         elif request.method not in (b"GET", b"HEAD"):
-            answer = Answer(405, b"this is only to be read\n", headers={"allow": "GET, HEAD"})
+            answer = HttpAnswer(405, b"this is only to be read\n", headers={"allow": "GET, HEAD"})
         elif path in self._files:
             answer = self._files[path]
         elif path == LIVE:
             answer = _of(health.restart_helps(self._manager, time.monotonic()))
         elif path == OVERVIEW and not self._may_see(connection.address, dict(request.headers)):
-            answer = Answer(401, LOCKED, headers={"www-authenticate": "Bearer"})
+            answer = HttpAnswer(401, LOCKED, headers={"www-authenticate": "Bearer"})
         else:
             answer = await self._pages[path].answer()
         connection.send(answer)

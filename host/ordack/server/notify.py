@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, MutableMapping
 
-from ordack.broker.serve_log import WARNING, Line
+from ordack.broker.serve_log import WARNING, LogLine
 from ordack.text import printable
 
 STATUS_S = 60.0  # between two looks for a new sentence
@@ -103,7 +103,7 @@ class Notifier:
                 if not self._failed:
                     self._failed = True
                     self._tell(
-                        Line(
+                        LogLine(
                             "the service manager is not told how `serve` is: NOTIFY_SOCKET is "
                             f"{self._name!r}, {error.strerror or error}; set it to systemd's socket, or to nothing",
                             WARNING,
@@ -122,7 +122,7 @@ def from_environment(environment: MutableMapping[str, str], tell: Callable[[str]
             ping_s = max(int(period) / 2e6, PING_MIN_S)
         else:
             tell(
-                Line(
+                LogLine(
                     f"there are no pings for the watchdog: WATCHDOG_USEC is {period!r}, no number of microseconds",
                     WARNING,
                 )

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ordack.broker.serve_log import INFO, Line
+from ordack.broker.serve_log import INFO, LogLine
 from ordack.config.config import PORT
 
 PARTS = 8  # of the size that is to be kept: as much has one file
@@ -256,7 +256,7 @@ class Recorder:
         if name not in self._lines:
             self._lines[name] = str(ipaddress.ip_address(_LINE_ADDRESSES + len(self._lines)))
             text = f"in the capture, the serial line {name} has the address {self._lines[name]}"
-            self._log(Line(text, INFO, peer=name))
+            self._log(LogLine(text, INFO, peer=name))
             if self._descriptor >= 0:
                 self._buffer += self._names()
         return self._lines[name]

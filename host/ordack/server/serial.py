@@ -244,7 +244,7 @@ class SerialPort:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the others have no part in it
             text = "".join(traceback.format_exception(error)).rstrip()
-            self._log(serve_log.Line(text, serve_log.ERROR, peer=self.settings.name))
+            self._log(serve_log.LogLine(text, serve_log.ERROR, peer=self.settings.name))
             if self._device is not None:
                 self._lost(f"a defect, {error!r}")
 
@@ -270,10 +270,10 @@ class SerialPort:
             if getattr(error, "errno", 0) not in ABSENT and str(error) != self._refusal:
                 self._refusal = str(error)
                 text = f"{self.settings.name}: cannot open serial port {self.settings.port}: {error}; trying again"
-                self._log(serve_log.Line(text, peer=self.settings.name))
+                self._log(serve_log.LogLine(text, peer=self.settings.name))
             return
         text = f"{self.settings.name}: serial port {self.settings.port} is there"
-        self._log(serve_log.Line(text, serve_log.INFO, peer=self.settings.name))
+        self._log(serve_log.LogLine(text, serve_log.INFO, peer=self.settings.name))
         self._use(opening.result())
 
     def _read(self) -> None:
@@ -332,7 +332,7 @@ class SerialPort:
     def _lost(self, reason: str) -> None:
         self._last_end = f"the port is gone, {reason}"
         text = f"{self.settings.name}: serial port {self.settings.port} is gone, {reason}; trying again"
-        self._log(serve_log.Line(text, peer=self.settings.name))
+        self._log(serve_log.LogLine(text, peer=self.settings.name))
         self._release()
         self._line.close()
         self._retry_at = self._loop.time() + RETRY_S

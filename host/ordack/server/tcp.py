@@ -25,7 +25,7 @@ from typing import Any, TypeVar, cast
 
 from mqqb.connection import OPEN, WAITING_CPR_MSG
 
-from ordack.broker.links import Hop, Link
+from ordack.broker.links import Hop, PeerLink
 from ordack.broker.manager import Manager
 from ordack.config.config import CONNECT_TIMEOUT_S, SERIAL_PORT, SerialSettings
 from ordack.config.tls import Tls, name_in, words
@@ -34,9 +34,9 @@ from ordack.server.connect import TLS_FAILED, Connector, Step
 from ordack.server.listener import (
     HANDSHAKE_TIMEOUT_S,
     SHUT_TIMEOUT_S,
-    Handshake,
     Listener,
     Listeners,
+    TlsHandshake,
     sessions_for_files,
 )
 from ordack.server.ping import PingSockets
@@ -68,7 +68,7 @@ def _alone(method: _Method) -> _Method:
     """What fails in it, other than the store, ends that connection and nothing else."""
 
     @functools.wraps(method)
-    def call(self: _Connection, *arguments: Any) -> None:
+    def call(self: _TcpConnection, *arguments: Any) -> None:
         try:
             method(self, *arguments)
         except StoreError:
@@ -79,7 +79,7 @@ def _alone(method: _Method) -> _Method:
     return cast(_Method, call)
 
 
-class _Connection(asyncio.Protocol):
+class _TcpConnection(asyncio.Protocol):
     """One transport and its link. A hop is given where this side has connected, or where it is a serial line; a
     listener where a peer has connected."""
 
@@ -89,7 +89,7 @@ class _Connection(asyncio.Protocol):
         self.net = net
         self.hop = hop
         self.listener = listener
-        self.link: Link | None = None
+        self.link: PeerLink | None = None
         self.certificate: str | None = None  # the name in the peer's; None without TLS
         self.recorded: RecordedConnection | None = None
         self.ended_here = False
@@ -193,12 +193,12 @@ class _Net:
         self.listeners = listeners
         self.recorder = recorder
         self.connectors: dict[Hop, Connector] = {}
-        self.connections: dict[Link, _Connection] = {}
+        self.connections: dict[PeerLink, _TcpConnection] = {}
         self.serial: dict[Hop, SerialPort] = {}
         self.door = Door(manager, self._come, self._wake, applications or Listeners([]), tls)
         self._loop = asyncio.get_running_loop()
         self._is_awake = False
-        self._arrivals: list[tuple[Link, bytes]] = []
+        self._arrivals: list[tuple[PeerLink, bytes]] = []
         self._bytes = 0
         self._wanted: set[Hop] = set()
         self._under_way: set[Hop] = set()  # a step towards these may be due soon
@@ -209,7 +209,7 @@ class _Net:
         self._order_acks: asyncio.TimerHandle | None = None  # sends them when they are due
         manager.links.counters.turned = self._loop.time()
 
-    def arrived(self, link: Link, data: bytes) -> None:
+    def arrived(self, link: PeerLink, data: bytes) -> None:
         self._arrivals.append((link, data))
         self._bytes += len(data)
         if self._bytes >= MAX_BATCH_BYTES:
@@ -293,7 +293,7 @@ class _Net:
                 self.manager.links.close(link, "B-435", f"it may not connect to {listener} any more")
         self.flush()
 
-    def lost(self, link: Link, why: str = "") -> None:
+    def lost(self, link: PeerLink, why: str = "") -> None:
         """Its transport is gone; why: what TLS says of that."""
         self.handle()
         self.connections.pop(link, None)
@@ -308,7 +308,7 @@ class _Net:
             connector.closed(TLS_FAILED if why else closed.rule, why or closed.reason, now(), wall(), wanted)
             self._under_way.add(link.hop)
 
-    def _observe(self, link: Link, connector: Connector) -> None:
+    def _observe(self, link: PeerLink, connector: Connector) -> None:
         """Tell the connector how far the session has come."""
         if link.was_open or link.session.state == OPEN:
             connector.opened(now(), wall())
@@ -372,7 +372,7 @@ class _Net:
     def open_serial(self, settings: SerialSettings, device: object) -> None:
         """Take connections over a serial port that is open already."""
         hop = settings.name, SERIAL_PORT
-        self.serial[hop] = SerialPort(settings, device, lambda: _Connection(self, hop), self.manager.operator.tell)
+        self.serial[hop] = SerialPort(settings, device, lambda: _TcpConnection(self, hop), self.manager.operator.tell)
 
     # ---- opening sessions
 
@@ -432,7 +432,7 @@ class _Net:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._loop.create_connection(
-                    lambda: _Connection(self, hop),
+                    lambda: _TcpConnection(self, hop),
                     connector.address,
                     hop[1],
                     **towards,
@@ -459,10 +459,10 @@ class _Net:
     def protocol(self, listener: Listener) -> asyncio.Protocol:
         """What takes a connection that has come to this listener."""
         if listener.terms.tls:
-            return Handshake(lambda handshake, transport: self._begin_tls(handshake, transport, listener))
-        return _Connection(self, None, listener)
+            return TlsHandshake(lambda handshake, transport: self._begin_tls(handshake, transport, listener))
+        return _TcpConnection(self, None, listener)
 
-    def _begin_tls(self, handshake: Handshake, transport: asyncio.Transport, listener: Listener) -> None:
+    def _begin_tls(self, handshake: TlsHandshake, transport: asyncio.Transport, listener: Listener) -> None:
         peer, links = transport.get_extra_info("peername"), self.manager.links
         if peer and not listener.admits(peer[0]):
             links.not_admitted(peer[0], now(), f"it is not in the allow-list of {listener}")
@@ -472,7 +472,7 @@ class _Net:
         transport.abort()
 
     async def _secure(
-        self, handshake: Handshake, transport: asyncio.Transport, listener: Listener, address: str
+        self, handshake: TlsHandshake, transport: asyncio.Transport, listener: Listener, address: str
     ) -> None:
         assert self.tls
         try:
@@ -483,7 +483,7 @@ class _Net:
             return
         finally:
             self.manager.links.expected(address)
-        handshake.hand_over(secured, _Connection(self, None, listener))
+        handshake.hand_over(secured, _TcpConnection(self, None, listener))
 
     async def open(self, serial: Iterable[tuple[SerialSettings, object]]) -> None:
         """Take what comes otherwise than over listening sockets: pings to their addresses, serial lines, and what
@@ -514,7 +514,9 @@ class _Net:
             port.close()
 
 
-def _record(recorder: Recorder, connections: dict[Link, _Connection], output: list[tuple[Link, bytes, bool]]) -> None:
+def _record(
+    recorder: Recorder, connections: dict[PeerLink, _TcpConnection], output: list[tuple[PeerLink, bytes, bool]]
+) -> None:
     """Note what will be written, and all that came before it, so that no capture has less than the peers."""
     for link, data, _ in output:
         connection = connections.get(link)

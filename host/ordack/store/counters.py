@@ -78,7 +78,7 @@ class PeerCounts:
             self.refused[message_class] = self.refused.get(message_class, 0) + count
 
 
-class Peers:
+class CountsByPeer:
     """The counts of PEERS_MAX peers at most by name, and of all others together: anybody may connect under a new
     address."""
 
@@ -114,7 +114,7 @@ class Counters:
     loop last came round. Both are monotonic, the one in milliseconds, the other in seconds."""
 
     def __init__(self) -> None:
-        self.peers = Peers()
+        self.peers = CountsByPeer()
         self.batches = Spread(MESSAGES)
         self.order_acks = Spread(MILLISECONDS)
         self.sessions_refused = {LIMIT: 0, ALLOW_LIST: 0, TLS: 0}

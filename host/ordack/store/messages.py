@@ -35,7 +35,7 @@ class NotTaken(StoreError, kind="not taken", decided=True):
     together with it has happened."""
 
 
-class Stored(NamedTuple):
+class StoredMessage(NamedTuple):
     """One message in a queue: its place (rank, lookup_id), arrival in microseconds since 1970 by this machine's clock,
     and the packet as it came. aborts: how often a counted receive of it was begun and has not ended with a commit."""
 
@@ -167,7 +167,7 @@ class Messages:
         counted: bool = False,
         poison_after: int | None = None,
         selection: Selection = EVERY,
-    ) -> list[Stored]:
+    ) -> list[StoredMessage]:
         """Take up to `limit` messages in the queue's order (B-287) that have not expired at `now`, seconds since 1970.
         They stay on disk, hidden from other receivers, until `delete` or `put_back`; if this process dies
         before that they are available again, in their old place.
@@ -320,19 +320,19 @@ class Messages:
         packet: bytes | None = self._db.one("SELECT packet FROM messages WHERE own = ?", (message_id,))
         return packet
 
-    def peek(self, queue: int, limit: int = 1, after: tuple[int, int] = FIRST, now: int = 0) -> list[Stored]:
+    def peek(self, queue: int, limit: int = 1, after: tuple[int, int] = FIRST, now: int = 0) -> list[StoredMessage]:
         """Up to `limit` messages of a queue in its order, beginning behind the place `after`; they stay in it."""
         return self._first(queue, limit, now, after)
 
-    def find(self, queue: int, lookup_id: int, now: int) -> Stored | None:
+    def find(self, queue: int, lookup_id: int, now: int) -> StoredMessage | None:
         """The message of a queue with this lookup id, which stays in it; None if it is not there, or in a receive."""
         found = self._first(queue, 1, now, selection=Selection(lookup_id))
         return found[0] if found else None
 
     def _first(
         self, queue: int, limit: int, now: int, after: tuple[int, int] = FIRST, selection: Selection = EVERY
-    ) -> list[Stored]:
-        found: list[Stored] = []
+    ) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
         size = 0
         correlation = selection.correlation_id
         way = IN_ORDER
@@ -357,7 +357,7 @@ class Messages:
                 left = limit - len(found)
                 query = f"{sql}{condition} ORDER BY rank, lookup_id LIMIT ?"
                 for row in self._db.connection.execute(query, (*values, *place, left)):
-                    found.append(Stored(*row))
+                    found.append(StoredMessage(*row))
                     size += len(found[-1].packet)
                     if size >= RECEIVE_BYTES:
                         return found

@@ -23,7 +23,7 @@ class NoSuchQueue(StoreError, kind="queue", decided=True):
     """There is no queue of this name."""
 
 
-class Queue(NamedTuple):
+class QueueState(NamedTuple):
     """One queue. `identifier` is its PrivateQueueIdentifier; `messages` and `bytes` count what is in it. `quota`: bytes
     that may be in it, None without limit (B-084)."""
 
@@ -46,7 +46,7 @@ class Queues:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def create(self, name: str, transactional: bool = True) -> Queue:
+    def create(self, name: str, transactional: bool = True) -> QueueState:
         """Make a private queue; raises BadName, QueueExists (names do not differ by case)."""
         name = queue_name(local_queue(name))
         with self._db.transaction():
@@ -57,19 +57,19 @@ class Queues:
             )
             return self.named(name)
 
-    def all(self, where: str = "true ORDER BY kind = 1 DESC, name", arguments: Sequence[Any] = ()) -> list[Queue]:
+    def all(self, where: str = "true ORDER BY kind = 1 DESC, name", arguments: Sequence[Any] = ()) -> list[QueueState]:
         """All queues, system queues first."""
         rows = self._db.all(
             "SELECT id, name, transactional, kind, quota, messages, bytes FROM queues WHERE " + where, arguments
         )
-        return [Queue(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
+        return [QueueState(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
 
     def total(self) -> int:
         """Messages in all private queues."""
         found: int = self._db.one("SELECT coalesce(sum(messages), 0) FROM queues WHERE kind = ?", (PRIVATE,))
         return found
 
-    def find(self, name: str | int) -> Queue | None:
+    def find(self, name: str | int) -> QueueState | None:
         """The queue of this name, which is taken as it is, or identifier; None if there is none."""
         if isinstance(name, str) and not name.isascii():  # SQLite knows the case of ASCII letters only
             return next((queue for queue in self.all() if queue.name.lower() == name.lower()), None)
@@ -81,7 +81,7 @@ class Queues:
         with self._db.transaction():
             self._db.all("UPDATE queues SET quota = ? WHERE id = ?", (quota, self.named(name).identifier))
 
-    def named(self, name: str) -> Queue:
+    def named(self, name: str) -> QueueState:
         """The queue of this name (system queues by their full name); raises BadName, NoSuchQueue."""
         meant = local_queue(name)
         found = self.find(meant) if legible(meant) == meant else None
