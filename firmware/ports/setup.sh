@@ -292,6 +292,7 @@ firmware_part() {
 
 # The C core as a file for boards whose firmware comes from elsewhere: build/natmod/ARCH/_mqqb.mpy
 build_natmods() {
+    rm -rf build/natmod # also of processors that are no longer built for
     local arch folder
     for arch in x64 armv6m armv7m; do
         folder=build/natmod/$arch
