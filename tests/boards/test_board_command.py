@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import contextlib
 import json
 import os
@@ -311,7 +312,7 @@ def test_a_board_gets_the_native_module_for_its_processor_alone(mpy: int, own_co
     assert info.lib == "/lib"
 
 
-def test_a_program_that_ends_with_an_error_is_told(
+def test_a_program_that_does_not_compile_replaces_nothing_and_one_that_ends_with_an_error_is_told(
     machine: Callable[..., Machine],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -339,10 +340,14 @@ def test_a_program_that_ends_with_an_error_is_told(
     assert status == 0, text
     assert checked("ok") == "main.py runs"
     monkeypatch.setattr(repl, "START_S", 60.0)
+    first = main.read_bytes()
     main.write_text("import time\nwhile True print(1)\n")
     status, text = said("deploy", *words)
     assert status == 1
+    assert "nothing was replaced" in text
     assert "main.py, line 2: SyntaxError: invalid syntax" in " ".join(text.split())
+    with board.open() as opened:
+        assert opened.sums(["/flash/main.py", "/flash/main.py.new"]) == [(len(first), binascii.crc32(first)), None]
     main.write_text("def begin():\n    import nothing_of_that_name\nbegin()\n")
     status, text = said("deploy", *words, "--json")
     assert status == 1

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import mqqb
 from mqqb import core
 
-from ordack.boards.repl import CORE, FREE, Board, BoardError, Info, Progress, part_of
+from ordack.boards.repl import CORE, FREE, Board, BoardError, Info, Progress, error_in, part_of
 
 MPY_VERSION = 6  # of the files that mpy-cross makes
 MANIFEST = "ordack.json"
@@ -29,6 +29,19 @@ _REMOVE = "import os\nfor p in {!r}:\n try:\n  os.remove(p)\n except OSError:\n 
 _NODE = "try:\n import ordack.node\n print(repr(''))\nexcept Exception as e:\n print(repr(repr(e)))"
 _NAMES = "import os\ntry:\n print([f[0] for f in os.ilistdir({!r})])\nexcept OSError:\n print(['node'])"
 HIDES = "hides the package ordack from programs", "give that folder another name"
+# Why a program does not compile, as MicroPython shows it; empty if it does, or if the firmware cannot tell.
+_COMPILE = """
+import io, sys
+s = io.StringIO()
+try:
+    with open({!r}) as f:
+        compile(f.read(), 'main.py', 'exec')
+except SyntaxError as e:
+    sys.print_exception(e, s)
+except (MemoryError, NameError):
+    pass
+print(repr(s.getvalue()))
+"""
 _MODULE = "try:\n import {}\n print(True)\nexcept Exception:\n print(False)"
 # Puts each FILE.new in the place of FILE, then removes others, which may be folders, if they are empty. FAT does not
 # rename over a file.
@@ -151,6 +164,11 @@ def deploy(
         _make_room(board, info, [len(files[path]) for path in changed])
         board.run(_FOLDERS.format(_parents([*changed, manifest], info.folder)))
         copy_aside(board, {path: files[path] for path in changed}, sums, progress)
+        if info.root("main.py") in changed and (
+            mistake := error_in(board.run(_COMPILE.format(f"{info.root('main.py')}.new"), 30))
+        ):
+            board.run(_REMOVE.format([f"{path}.new" for path in changed]), 30)
+            raise BoardError(f"nothing was replaced, {main} does not compile: {mistake}: correct it, and deploy again")
         # From here to the last line a cut leaves a mixture, and the manifest says so.
         if modules:
             listed = {**ours, **dict.fromkeys(removed, (0, 0))}  # what a cut leaves of them, the next deploy removes

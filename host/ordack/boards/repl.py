@@ -343,7 +343,7 @@ class Board:
             self._line.serial.write(b"\x04")
             said = self._line.read_until(1, PROMPT, timeout_overall=START_S)
             if said.endswith(PROMPT):
-                return _error_in(said.decode(errors="replace"))
+                return error_in(said.decode(errors="replace"))
         return None
 
     def close(self, *, restart: bool) -> None:
@@ -403,7 +403,7 @@ def _returned(port: str, failure: BoardError) -> Board:
             time.sleep(0.1)
 
 
-def _error_in(said: str) -> str:
+def error_in(said: str) -> str:
     """The last error that MicroPython shows there, as `main.py, line 3: SyntaxError: invalid syntax`; or nothing."""
     found = re.findall(r'  File "(.*)", line (\d+).*\n(?! )(.*)', said.replace("\r", ""))
     return "{}, line {}: {}".format(*found[-1]) if found else ""

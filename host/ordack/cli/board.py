@@ -133,9 +133,10 @@ def board_deploy(
     """Copy ordack's modules and your program to a board. Copies only what the board does not have yet.
 
     The command stops the board's program and starts it again. If it is interrupted, the board keeps its old modules, or
-    `ordack board doctor` reports files of two versions; the next deploy repairs them. The command looks for five
-    seconds whether main.py ends with an error. Exit status: 0 a node can run there; 1 not done, a node cannot run, or
-    main.py ended with an error; 5 no board with MicroPython answers.
+    `ordack board doctor` reports files of two versions; the next deploy repairs them. A FILE that the board cannot
+    compile replaces nothing. The command looks for five seconds whether main.py ends with an error. Exit status: 0 a
+    node can run there; 1 not done, a node cannot run, or main.py ended with an error; 5 no board with MicroPython
+    answers.
     """
     with needs("boards"):
         from ordack.boards.deploy import Deployed, deploy
