@@ -167,8 +167,8 @@ def test_messages_that_are_not_transactional_have_no_sequence(store: Path) -> No
 
 def test_an_empty_standard_input_is_sent_only_if_asked_for(store: Path) -> None:
     done = ordack("send", "plain", "--store", store)
-    assert (done.returncode, done.stdout, "--body '' is an empty body" in done.stderr) == (2, "", True)
-    assert ordack("send", "plain", "--store", store, "--body", "").returncode == 0
+    assert (done.returncode, done.stdout, "--empty" in done.stderr) == (2, "", True)
+    assert ordack("send", "plain", "--store", store, "--empty").returncode == 0
     assert ordack("send", "plain", "--store", store, stdin=b"x").returncode == 0
     shown = ordack("receive", "plain", "--store", store, "--all").stdout
     assert [word for word in ("2 bytes", "1 bytes", "1 byte", "0 bytes") if word in shown] == ["1 byte", "0 bytes"]

@@ -61,6 +61,7 @@ def send(
     store: StoreOption,
     body: Annotated[str | None, typer.Option(help="The body.")] = None,
     file: FileOption = None,
+    empty: Annotated[bool, typer.Option("--empty", help="Take a body of 0 bytes from standard input, too.")] = False,
     label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
     priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
     delivery: DeliveryOption = None,
@@ -73,7 +74,7 @@ def send(
     from ordack.client import Client
     from ordack.config.names import PeerNames
 
-    content = _content(body, file)
+    content = _content(body, file, empty)
     with Client(store) as client:
         try:
             # asked before: `serve` may have lost this very message by the time that send() returns
@@ -101,8 +102,8 @@ def send(
     )
 
 
-def _content(body: str | None, file: Path | None) -> bytes:
-    """The body of a message, from where the options say."""
+def _content(body: str | None, file: Path | None, may_be_empty: bool) -> bytes:
+    """The body of a message, from where the options say. may_be_empty: also if it comes from standard input."""
     if body is not None and file is not None:
         raise typer.BadParameter("give --body or --file, not both")
     if body is not None:
@@ -119,8 +120,8 @@ def _content(body: str | None, file: Path | None) -> bytes:
             "the body is read from standard input, until Ctrl-D; --body TEXT or --file FILE give it in the command"
         )
     found = sys.stdin.buffer.read()
-    if not found:
-        raise typer.BadParameter("standard input is empty: give --body or --file; --body '' is an empty body")
+    if not found and not may_be_empty:
+        raise typer.BadParameter("standard input is empty: give --body or --file, or --empty for an empty body")
     return found
 
 
