@@ -203,10 +203,12 @@ class Board(Mortal, Protocol):
     `line` is where its serial link to the queue manager can be met, and `find_line` finds it, as `SerialFaultProxy`
     takes both; None: it has a network, and finds at `host` what listens at `listen` here. `ways`: how a life of the
     board can be ended, by a cut of its `POWER`, and perhaps by a `RESET`.
-    `life`: how often it was switched on. `log` holds the output of all lives.
+    `life`: how often it was switched on. `log` holds the output of all lives. `modules`: SHA-256 of ordack's
+    modules that `deploy` has copied, in hexadecimal; empty if it copies none.
     """
 
     target: str
+    modules: str = ""
     line: Path | None
     find_line: Callable[[], Path] | None = None
     host: str

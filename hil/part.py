@@ -222,7 +222,7 @@ class Part:
         }
         application |= settings.of_outbox()
         await elsewhere(lambda: self.board.deploy({**application, **link, **self.tls}))
-        self.result.description = self.board.describe()
+        self.result.description, self.result.modules = self.board.describe(), self.board.modules
         self.victims[BOARD].arm(0, time.monotonic(), is_on=False)
         await elsewhere(self.board.power_up)
         counting = asyncio.create_task(self.count_queue()) if self.fleet[0] is self else None

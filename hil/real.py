@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import hashlib
 import json
 import os
 import signal
@@ -119,6 +120,14 @@ def compiled_modules() -> "tempfile.TemporaryDirectory[str]":
     folder = tempfile.TemporaryDirectory(prefix="modules-")
     compile_all(MPY_CROSS, Path(folder.name))
     return folder
+
+
+def digest(folder: Path) -> str:
+    """SHA-256 of the names and contents of its files, in hexadecimal."""
+    made = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        made.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
+    return made.hexdigest()
 
 
 def failed(board: str, error: Exception) -> RigFailed:
@@ -316,6 +325,7 @@ class LabBoard(Board):
         done = deploy_modules(repl, folder / "package.json")
         if done.problem:
             raise OSError(f"board {self.target}: a node cannot start there: {done.problem}")
+        self.modules = digest(folder)
 
     def erase(self, folder: str, to: Path) -> None:
         with self.asked() as repl:

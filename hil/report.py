@@ -224,6 +224,7 @@ class Figures(Run):
     board_kills_asked: int
     manager_kills_asked: int
     core: str = "unknown"
+    modules: str = ""
     mishaps: int = 0
     told: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
@@ -300,6 +301,8 @@ class Figures(Run):
         table = Table(title=f"Campaign, seed {self.seed}", show_header=False, title_justify="left")
         table.add_row("board", self.description)
         table.add_row("core on the board", self.core)
+        if self.modules:
+            table.add_row("modules on the board", f"SHA-256 {self.modules[:16]}")
         if self.mishaps:
             table.add_row("mishaps", f"{self.mishaps}; the board says: {'; '.join(self.told) or 'nothing'}")
         if self.comparison:

@@ -296,6 +296,7 @@ def test_a_campaign_deploys_the_modules_that_it_tests(bench: Bench, tmp_path: Pa
     figures = asyncio.run(run_campaign(settings, Console()))
     assert figures.shortcomings() == [], f"seed {seed}"
     assert figures.core == "native-module"
+    assert figures.modules == real.digest(Path(real.compiled_modules().name))
     board = bench.open()
     assert isinstance(board, LabBoard)
     with board.asked() as repl:
