@@ -1,4 +1,4 @@
-"""Whether the boards of a lab work: `python -m hil.rig check [BOARD ...] [--lg-env FILE]`.
+"""Whether the boards of a lab work, or who uses them: `python -m hil.rig check|status [BOARD ...] [--lg-env FILE]`.
 
 The file is that of --lg-env, or LG_ENV, or rig.yaml. Exit status: 0 all is well; 1 a board is not; 2 wrong use.
 """
@@ -12,7 +12,8 @@ try:
     from labgrid import Environment
 except ModuleNotFoundError as error:
     sys.exit(f"python -m hil.rig needs {error.name}: `make setup-test` installs it")
-from ordack.boards.repl import CORE, dotted
+from ordack.boards.claim import Claim
+from ordack.boards.repl import CORE, NoBoard, dotted
 
 from hil import drivers
 from hil.boards import SENSOR, BoardMissing, Quarantined
@@ -53,12 +54,24 @@ def check(environment: Environment, name: str) -> Iterator[str]:
         board.close()
 
 
+def status(environment: Environment, name: str) -> Iterator[str]:
+    """Who has a board. Raises BoardMissing."""
+    node = drivers.node_of(environment, name)
+    try:
+        Claim("somebody who looks", node.identity).release()
+        yield "free"
+    except NoBoard as in_use:
+        yield str(in_use)
+    finally:
+        node.target.cleanup()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit status."""
     parser = argparse.ArgumentParser(
         prog="hil.rig", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("check",))
+    parser.add_argument("command", choices=("check", "status"))
     parser.add_argument("board", nargs="*", help="boards of the file (default: all)")
     parser.add_argument("--lg-env", help="the file of boards")
     words = parser.parse_intermixed_args(arguments)
@@ -78,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     well = True
     for name in words.board or known:
         try:
-            for line in check(environment, name):
+            for line in (check if words.command == "check" else status)(environment, name):
                 _say(f"{name}: {line}")
         except Quarantined as reason:
             _say(f"{name}: {reason}")

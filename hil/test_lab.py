@@ -157,6 +157,16 @@ def test_two_ports_with_its_number_are_refused(plugged: list[Device]) -> None:
 
 
 @pytest.mark.usefixtures("rig")
+def test_a_port_that_another_file_describes_by_another_key_is_claimed_too(plugged: list[Device]) -> None:
+    plugged += [Device("/dev/null", NUMBER, "pci-usb-0:2")]
+    by_number, by_place = usb(ID_SERIAL_SHORT=NUMBER), usb(ID_PATH="pci-usb-0:2")
+    assert by_number.try_match(plugged[0])
+    names = real.identity(by_number), *real.aliases(by_number)
+    with Claim("a campaign on pico-1", *names), pytest.raises(NoBoard, match="in use: a campaign on pico-1"):
+        Claim("another", real.identity(by_place))
+
+
+@pytest.mark.usefixtures("rig")
 def test_one_user_at_a_time_and_the_other_is_told_who() -> None:
     first = Claim("a campaign on pico-1", NUMBER)
     with pytest.raises(NoBoard, match=r"in use: a campaign on pico-1, process \d+, since"):
@@ -265,9 +275,13 @@ def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path) -> None:
     opened = open_board("bench", tmp_path / "flash")
     status, text = said("check")
     assert (status, "bench: FAILED: " in text, "in use: a campaign on bench" in text) == (1, True, True)
-    assert "\nburnt: " in text
+    status, text = said("status", "bench")
+    assert (status, "bench: board " in text, "in use: a campaign on bench" in text) == (0, True, True)
+    status, text = said("status")
+    assert (status, "\nburnt: " in text, "FAILED" in text) == (0, True, False)
     assert "is in quarantine: it is burnt" in text
     opened.close()
+    assert said("status", "bench") == (0, "bench: free\n")
     assert said("check", "bnech") == (2, f"{path}: no board bnech; there are: bench, burnt\n")
 
 
