@@ -339,6 +339,13 @@ def test_what_serve_would_go_by_is_shown_with_where_it_is_from(tmp_path: Path) -
     assert f"{GUID.lower()} (press) = b:5" in ordack("config", path).stdout.lower()
 
 
+def test_a_setting_in_place_of_a_file_is_told_where_it_is_changed() -> None:
+    done = ordack("config", "RouteMessages", "true")
+    assert done.returncode == 2
+    said = " ".join(done.stderr.replace("\u2502", " ").split())
+    assert "write `RouteMessages = true` into [settings] of ordack.toml" in said
+
+
 # ---- serve ---------------------------------------------------------------------------------------------
 
 

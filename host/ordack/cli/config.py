@@ -53,9 +53,19 @@ def read_file(store: Path | None, named: Path | None) -> ConfigFile:
         raise typer.Exit(2) from None
 
 
+def _file(text: str) -> Path:
+    """A file; whoever gives the name of a setting is told where it is changed."""
+    from ordack.config.settings import FLAG, NUMBERS
+
+    if (setting := NUMBERS.get(text)) is not None:
+        value = "true" if setting.kind == FLAG else setting.default
+        raise typer.BadParameter(f"{text} is a setting: write `{text} = {value}` into [settings] of ordack.toml")
+    return local_file(text)
+
+
 def config(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", parser=local_file, help="Default: ordack.toml of the store.")
+        Path | None, typer.Argument(metavar="[FILE]", parser=_file, help="Default: ordack.toml of the store.")
     ] = None,
     store: Annotated[
         Path | None,
