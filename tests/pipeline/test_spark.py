@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from ordack.config.machine import is_local
-from ordack.pipeline.spark import PARTITIONS, SparkMissing, spark_session
+from ordack.pipeline.spark import PARTITIONS, SparkMissing, spark_session, task_count
 from pyspark.sql import SparkSession
 
 
@@ -60,3 +60,14 @@ def test_on_one_machine_there_are_a_few_partitions_a_core_if_nobody_has_said_how
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: made)
     assert spark_session("local[3]") is made
     assert told == partitions
+
+
+@pytest.mark.parametrize(
+    ("master", "files", "count"),
+    [("local[2]", 9, 2), ("local[2]", 0, 1), ("spark://h:1", 9, 9), ("spark://h:1", 999, 200)],
+)
+def test_files_are_divided_by_their_number_where_executors_may_not_be_there_yet(
+    master: str, files: int, count: int
+) -> None:
+    context = SimpleNamespace(master=master, defaultParallelism=2)  # what a cluster says at first
+    assert task_count(SimpleNamespace(sparkContext=context), files) == count  # type: ignore[arg-type]

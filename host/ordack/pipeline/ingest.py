@@ -52,7 +52,7 @@ from ordack.pipeline.segments import (
     OptionError,
     read_segment,
 )
-from ordack.pipeline.spark import words
+from ordack.pipeline.spark import task_count, words
 from ordack.text import counted
 
 FORMATS = (DELTA, ICEBERG)
@@ -300,7 +300,7 @@ def ingest(
 
 def _read_in_tasks(spark: SparkSession, decoding: Decoding, paths: Sequence[str]) -> pa.Table:
     """Rows come as Arrow has them: Spark's own types are others. Raises IngestError."""
-    count = min(len(paths), spark.sparkContext.defaultParallelism)
+    count = task_count(spark, len(paths))
     shares = [paths[len(paths) * at // count : len(paths) * (at + 1) // count] for at in range(count)]
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -28,6 +28,7 @@ DESCRIPTORS_MIN = 512  # 4.3 starts with 400 and not with 300
 LOCAL = "local[*]"
 PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITIONS_A_CORE = 4  # on one machine; Spark's 200 take twice the time for 200,000 messages on two cores
+TASKS_MAX = 200  # on a cluster, of a job that reads files
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -90,6 +91,14 @@ def register(spark: SparkSession) -> None:
     if not is_local(spark.sparkContext.master or LOCAL):
         _ship(spark)
     spark.dataSource.register(PacketSource)
+
+
+def task_count(spark: SparkSession, files: int) -> int:
+    """Into how many tasks reading so many files is divided. A cluster does not know how many tasks it can run at once:
+    its executors may not have registered yet."""
+    context = spark.sparkContext
+    places = context.defaultParallelism if is_local(context.master or LOCAL) else TASKS_MAX
+    return max(1, min(files, places))
 
 
 def _check_java() -> None:

@@ -36,6 +36,7 @@ from ordack.pipeline.lake import ICEBERG, Decoding, IngestUnusable, first_line, 
 from ordack.pipeline.packets import DAMAGE, UNREADABLE
 from ordack.pipeline.prune import serials
 from ordack.pipeline.segments import SCHEMA
+from ordack.pipeline.spark import task_count
 from ordack.reconcile.result import FINDINGS_MAX, KINDS, Result, finding_of
 
 Task = TypeVar("Task")
@@ -423,8 +424,7 @@ def _read_in_tasks(
             for number in batch.column(0).to_pylist():
                 yield from read(tasks[number])
 
-    parts = max(1, min(len(tasks), spark.sparkContext.defaultParallelism))
-    return spark.range(0, len(tasks), 1, parts).mapInArrow(task, schema)
+    return spark.range(0, len(tasks), 1, task_count(spark, len(tasks))).mapInArrow(task, schema)
 
 
 # ---- tables
@@ -440,7 +440,7 @@ def read_rows(spark: SparkSession, table: str) -> DataFrame:
     if lacking:
         raise IngestUnusable(f"the table {table} has no column {', '.join(lacking)}, by which it could be reconciled")
     columns = [*MESSAGE, *(["body"] if "body" in names else [])]
-    shares = min(count, spark.sparkContext.defaultParallelism)
+    shares = min(count, task_count(spark, count))  # of no files none
 
     def read_share(share: int) -> Iterator[pa.RecordBatch]:
         for batch in read(columns, share, shares):
