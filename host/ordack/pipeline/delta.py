@@ -61,8 +61,10 @@ from ordack.pipeline.lake import (
 APPLICATION = "ordack"
 HEEDED = "ordack.heeded"
 UNHEEDED = "delta.setTransactionRetentionDuration"  # would make a table forget what is in it
-# Readers pass over files by the statistics of these columns. Others have none: readers do not agree where NaN stands.
+# Readers pass over files by the statistics of these columns. Others have none: readers do not agree where NaN stands. A
+# table has to say so: where a reader expects statistics and there are none, it finds no row.
 STATISTICS = ("queue_manager", "queue", "lookup_id", "arrived", "message_key", "message_id", "label", "sent_time")
+SKIPPING = "delta.dataSkippingStatsColumns"
 _ON, _OFF = (ColumnProperties(statistics_enabled=level) for level in ("CHUNK", "NONE"))
 WRITER = WriterProperties(
     compression="ZSTD", default_column_properties=_OFF, column_properties=dict.fromkeys(STATISTICS, _ON)
@@ -106,7 +108,7 @@ class Delta:
                         Schema.from_arrow(pa.schema([column.with_nullable(True) for column in columns])),
                         mode="ignore",
                         partition_by=list(by or ()),
-                        configuration={**self._kept, "delta.dataSkippingStatsColumns": ",".join(STATISTICS)},
+                        configuration={**self._kept, SKIPPING: ",".join(STATISTICS)},
                         raise_if_key_not_exists=False,
                     )
                     _sync(self.folder, -1, 0)
@@ -132,6 +134,7 @@ class Delta:
         unfit += [f"{name}, by which the table is divided" for name in divided if name not in (*ours, DAY)]
         new = new_columns(self.folder, [*there], [*ours], unfit, add)
         version = self._table.version()
+        self._kept[SKIPPING] = ",".join(name for name in STATISTICS if name in there)
         try:
             if any(told.get(name) != value for name, value in self._kept.items()):  # before there are the columns
                 self._table.alter.set_table_properties(self._kept, raise_if_not_exists=False)
