@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from ordack.audit import replay, stages, tasks
 from ordack.audit.result import KINDS, OUTCOMES, REJECTS, Latency, Result, Word
 from ordack.capture import columnar
+from ordack.cli import audit
+from ordack.pipeline import spark
+from ordack.pipeline.spark import SparkMissing
 
 from tests.support import capture_generator, shares
 from tests.support.command import ordack
@@ -199,6 +204,21 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
     text = ordack("audit", tmp_path / "captures")
     assert text.returncode == done.returncode
     assert ("no violations" in text.stdout) is not violations
+
+
+def test_settings_are_passed_to_spark(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def session(*said: object) -> None:
+        given.append(said)
+        raise SparkMissing("there is none")
+
+    monkeypatch.setattr(spark, "spark_session", session)
+    app = typer.Typer()
+    app.command()(audit.audit)
+    words = [str(sound), "--master", "spark://h:1", "--conf", "spark.x=1=2", "--conf", "spark.y="]
+    assert CliRunner().invoke(app, words).exit_code == 2
+    assert given == [("spark://h:1", "ordack audit", {"spark.x": "1=2", "spark.y": ""})]
 
 
 def test_the_command_with_unusable_input(tmp_path: Path) -> None:

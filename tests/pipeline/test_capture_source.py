@@ -11,6 +11,7 @@ import packet_samples as samples  # type: ignore[import-not-found]
 import pyarrow.parquet as pq
 import pytest
 from mqqb import build, guids, headers, parse
+from ordack.pipeline import packets
 from ordack.pipeline.packets import COLUMNS, KINDS
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -93,6 +94,15 @@ def test_tasks_read_everything_once(spark: SparkSession, tmp_path: Path) -> None
     assert bag(five) == bag(one)
     assert Counter(row["packet"] for row in one)["UserMessage"] == 300
     assert {row["packet"] for row in one} <= set(KINDS)
+
+
+def test_there_are_as_many_tasks_as_the_captures_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, [pcap(fleet(300))])
+    source = packets.PacketSource({"path": str(tmp_path)})
+    whole = (tmp_path / "0.pcap").stat().st_size
+    for size, count in ((2 * whole, 1), (whole // 5, 5), (1, packets.PARTS_MAX)):
+        monkeypatch.setattr(packets, "PART_BYTES", size)
+        assert len(source.reader(source.schema()).partitions()) == count
 
 
 def test_only_some_columns_and_only_some_rows(spark: SparkSession, tmp_path: Path) -> None:
