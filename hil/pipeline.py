@@ -228,7 +228,7 @@ class PipelineCampaign:
         ledger = read_ledger(await elsewhere(lambda: self.board.read_file(sensor.LEDGER)))
         figures.comparison = compare(settings.messages, ledger, self.table.read())
         figures.segments = len(segments.segments(self.folder / SEGMENTS))
-        listed = await self.manager.command("queue", "list", "--system", "--json")
+        listed = await self.manager.command("queue", "list", "--json")
         figures.left = sum(json.loads(line)["messages"] for line in listed.splitlines())
 
     def _stop(self) -> None:

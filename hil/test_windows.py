@@ -29,7 +29,7 @@ from ordack.broker.message import Letter, Message, letter_of
 from ordack.client import Client, Empty
 from ordack.config.config import PORT, parse_address
 
-from tests.support.command import ROOT, Serve, ordack, own_port, write_settings
+from tests.support.command import ROOT, Serve, ordack, own_port
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -65,10 +65,11 @@ class Trial:
         self.capture = folder / "capture.pcapng"
         self.run = secrets.token_hex(3)
         self.there, self.own = _direct(host), _direct(own)
-        self._words = ("--next-hop", f"{host}={host}:{port}", "--own-name", own, "--capture", str(self.capture))
+        self._words = ("--next-hop", f"{host}={host}:{port}", "--capture", str(self.capture))
         self._listen = f"{own}:{own_port}"
         with Client(self.store, create=True) as client:
             client.create_queue(f"{CONTROL}-answers", transactional=False)
+        (self.store / "ordack.toml").write_text(f"own-names = ['{own}']\n")
         self._number = 0
         self.start()
 
@@ -280,8 +281,8 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
     back, there = own_port(own), folder / "there"
     with Client(there, create=True) as client:
         client.create_queue(CONTROL, transactional=False)
-    write_settings(there, EarlyOrderAck=0)
-    serve = Serve(there, "--own-name", host, "--next-hop", f"{own}={own}:{back}", listen=f"{host}:0")
+    (there / "ordack.toml").write_text(f"own-names = ['{host}']\n[settings]\nEarlyOrderAck = 0\n")
+    serve = Serve(there, "--next-hop", f"{own}={own}:{back}", listen=f"{host}:0")
     script = Standin(there)
     script.start()
     made = Trial(folder, host, serve.port, own, back)

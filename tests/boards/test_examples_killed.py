@@ -121,7 +121,8 @@ def test_readings_of_a_fast_sensor(boards: Boards, store: Path, plant: Plant, di
 
 
 def test_a_reading_that_a_pi_passes_on(boards: Boards, store: Path, dice: random.Random, tmp_path: Path) -> None:
-    plant = Plant(store, "--own-name", "plant")
+    (store / "ordack.toml").write_text("own-names = ['plant']\n")
+    plant = Plant(store)
     gateway = tmp_path / "gateway"
     with Client(gateway, create=True):
         pass

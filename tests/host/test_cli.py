@@ -59,7 +59,6 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     table = ordack("queue", "list", "--store", store).stdout
     assert "line1" in table
     assert "transactional" in table
-    assert "order_queue$" in ordack("queue", "list", "--store", store, "--system").stdout
     assert as_json("purge", "--yes", "--store", store, "plain") == [{"name": "plain", "removed": 1, "kept": 0}]
     assert ordack("queue", "delete", "--store", store, "plain").returncode == 0
     assert [queue["name"] for queue in as_json("queue", "list", "--store", store)] == ["line1"]
@@ -424,12 +423,8 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
         assert time.monotonic() < deadline
         connection = outgoing_of(store)[0].get("connection") or {"history": []}
         seen = [event["status"] for event in connection["history"]]
-    for command, done in (
-        ("pause", "on hold"),
-        ("resume", "resumed"),
-        ("pause", "on hold"),
-    ):
-        assert as_json("outgoing", command, "--store", store, name) == [{"format_name": name, "done": done}]
+    for command, done in (("pause", "on hold"), ("resume", "resumed"), ("pause", "on hold")):
+        assert ordack("outgoing", command, "--store", store, name).stdout == f"{name}: {done}\n"
     with Client(store, look=True) as client:
         assert [queue.resends for queue in client.store.outgoing.queues()] == [1]  # a resume waits for no interval
     while outgoing_of(store)[0].get("state") != "OnHold":
@@ -582,3 +577,21 @@ def test_send_warns_who_asks_for_no_dead_letter_where_a_message_was_lost(store: 
     assert send() != ""
     assert send() == "", "the one before was delivered"
     assert receiver.stop()[0] == sender.stop()[0] == 0
+
+
+@pytest.mark.parametrize("name", ["a[/b]", "[red]x", ":smile:", "[link=http://x]y[/link]"])
+def test_a_name_that_looks_like_markup_is_a_name(store: Path, name: str) -> None:
+    ordack("queue", "create", "--store", store, name)
+    assert name in ordack("queue", "list", "--store", store).stdout
+    assert name in ordack("status", "--store", store).stdout
+    assert name in [queue["name"] for queue in as_json("queue", "list", "--store", store)]
+
+
+def test_a_name_from_elsewhere_moves_no_terminal(store: Path) -> None:
+    evil = "DIRECT=OS:plant\\private$\\x\x1b[2J[/b]"
+    with Client(store) as client:
+        client.send("DIRECT=OS:plant\\private$\\x", b"x")
+        client.store._database.all("UPDATE outgoing SET format_name = ?", (evil,))
+    said = ordack("status", "--store", store).stdout
+    assert "\x1b" not in said
+    assert said.count("\\x1b[2J[/b]") == 2  # in the table, and why it waits

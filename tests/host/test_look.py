@@ -25,7 +25,6 @@ pytestmark = pytest.mark.slow
 
 LOOKS = (
     ["queue", "list"],
-    ["queue", "list", "--system"],
     ["queue", "quota", "line1"],
     ["receive", "line1", "--peek"],
     ["status"],

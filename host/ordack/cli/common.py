@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -17,9 +17,6 @@ from ordack.cli.output import Interrupted, OutputError, interruptible, write
 from ordack.config.paths import NotLocal, local_path, path_of
 from ordack.store.database import StoreError
 from ordack.text import legible, printable
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 def local(text: str) -> Path:
@@ -123,16 +120,6 @@ def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Seq
 def table_text(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table as lines, for standard output."""
     from rich.console import Console
-
-    text = io.StringIO()
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    # markup and emoji would be in names
-    Console(file=text, force_terminal=is_terminal, markup=False, emoji=False).print(make_table(texts, numbers, rows))
-    return text.getvalue()
-
-
-def make_table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table for a console without markup."""
     from rich.table import Table
 
     table = Table()
@@ -142,7 +129,11 @@ def make_table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequ
         table.add_column(heading, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*(printable(cell, "\n") for cell in row))
-    return table
+    text = io.StringIO()
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    # markup and emoji would be in names
+    Console(file=text, force_terminal=is_terminal, markup=False, emoji=False).print(table)
+    return text.getvalue()
 
 
 @contextlib.contextmanager

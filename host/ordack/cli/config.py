@@ -164,20 +164,12 @@ def _told() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def _report(as_json: bool, made: Made, what: str) -> None:
-    report_done(
-        as_json,
-        f"{what}, until {made.until:%Y-%m-%d}: {', '.join(map(str, made.files))}",
-        files=[str(path) for path in made.files],
-        until=made.until.isoformat(),
-    )
+def _report(made: Made, what: str) -> None:
+    report_done(False, f"{what}, until {made.until:%Y-%m-%d}: {', '.join(map(str, made.files))}")
 
 
 @tls_app.command("init")
-def tls_init(
-    folder: FolderArgument,
-    as_json: JsonOption = False,
-) -> None:
+def tls_init(folder: FolderArgument) -> None:
     """Make a certificate authority: ca.pem, which everybody gets, and ca.key, which stays here and is kept safe.
 
     Who has ca.key can make certificates that the whole plant believes. Nothing that is there is overwritten.
@@ -185,7 +177,7 @@ def tls_init(
     from ordack.server import certificates
 
     with _told():
-        _report(as_json, certificates.init(folder, AUTHORITY, AUTHORITY_DAYS), f"made the authority {AUTHORITY}")
+        _report(certificates.init(folder, AUTHORITY, AUTHORITY_DAYS), f"made the authority {AUTHORITY}")
 
 
 @tls_app.command("certificate")
@@ -198,7 +190,6 @@ def tls_certificate(
     ] = None,
     board: Annotated[bool, typer.Option("--board", help="Write files for MicroPython, too: DER.")] = False,
     renew: Annotated[bool, typer.Option("--renew", help="Make it and its key new, in place of those there.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Make a certificate and its key, signed by the authority in FOLDER.
 
@@ -209,4 +200,4 @@ def tls_certificate(
 
     with _told():
         made = certificates.issue(folder, name, host or (), DAYS, board, renew)
-        _report(as_json, made, f"made a certificate for {name}")
+        _report(made, f"made a certificate for {name}")

@@ -71,14 +71,10 @@ def queue_create(
 
 
 @queue_app.command("list")
-def queue_list(
-    store: StoreOption,
-    as_json: JsonOption = False,
-    system: Annotated[bool, typer.Option("--system", help="Include system queues that are empty.")] = False,
-) -> None:
-    """List the queues with the number and size of their messages."""
+def queue_list(store: StoreOption, as_json: JsonOption = False) -> None:
+    """List the queues with the number and size of their messages. System queues that are empty are not shown."""
     with open_to_look(store) as opened:
-        queues = [queue for queue in opened.queues.all() if system or queue.kind != SYSTEM or queue.messages]
+        queues = [queue for queue in opened.queues.all() if queue.kind != SYSTEM or queue.messages]
     rows = []
     for queue in queues:
         values = {"name": queue.name, "id": queue.identifier, "transactional": queue.transactional}
@@ -124,7 +120,7 @@ def queue_quota(
 
 
 @queue_app.command("delete")
-def queue_delete(name: QueueArgument, store: StoreOption, yes: YesOption = False, as_json: JsonOption = False) -> None:
+def queue_delete(name: QueueArgument, store: StoreOption, yes: YesOption = False) -> None:
     """Delete a queue. Asks first if it holds messages. Senders who asked for it are told."""
     from ordack.client import Client
 
@@ -134,7 +130,7 @@ def queue_delete(name: QueueArgument, store: StoreOption, yes: YesOption = False
         except QueueNotEmpty as error:
             confirm(str(error), "delete")
             removed = client.delete_queue(name)
-    report_done(as_json, f"deleted {name} with {counted(removed, 'message')}", name=name, removed=removed)
+    report_done(False, f"deleted {name} with {counted(removed, 'message')}")
 
 
 def purge(
@@ -177,7 +173,7 @@ def purge(
     report_done(as_json, text, name=name, removed=removed, kept=kept)
 
 
-def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool, *orders: tuple[Any, ...]) -> None:
+def _change_outgoing(store: Path, format_name: str, done: str, *orders: tuple[Any, ...]) -> None:
     from ordack.client import Client
 
     format_name = destination_of(format_name)
@@ -185,19 +181,19 @@ def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool, *o
         if not all(client.order(order, format_name, *arguments) for order, *arguments in orders):
             raise StoreError(NO_OUTGOING.format(format_name))
         named = PeerNames.kept(client.store.names()).added(format_name)
-    report_done(as_json, f"{named}: {done}", format_name=format_name, done=done)
+    report_done(False, f"{named}: {done}")
 
 
 @outgoing_app.command("pause")
-def outgoing_pause(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+def outgoing_pause(name: FormatNameArgument, store: StoreOption) -> None:
     """Stop sending from an outgoing queue until it is resumed."""
-    _change_outgoing(store, name, "on hold", as_json, ("set_on_hold", True))
+    _change_outgoing(store, name, "on hold", ("set_on_hold", True))
 
 
 @outgoing_app.command("resume")
-def outgoing_resume(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+def outgoing_resume(name: FormatNameArgument, store: StoreOption) -> None:
     """Continue sending from an outgoing queue now: paused, or waiting for the resend interval."""
-    _change_outgoing(store, name, "resumed", as_json, ("set_on_hold", False), ("request_resend",))
+    _change_outgoing(store, name, "resumed", ("set_on_hold", False), ("request_resend",))
 
 
 @incoming_app.command("list")
@@ -228,7 +224,6 @@ def incoming_reset(
     destination: Annotated[str, typer.Argument(help="Destination, as `ordack incoming list` shows it.")],
     store: StoreOption,
     yes: YesOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Forget a stream that refuses everything, so that its source can begin anew. Asks first.
 
@@ -255,4 +250,4 @@ def incoming_reset(
             confirm(f"messages that the source resends to {destination} would be received twice", "reset", "the stream")
         for stream in found:
             client.order("reset_incoming", guids.guid_bytes(stream["source"]), stream["destination"])
-    report_done(as_json, f"reset {source} to {destination}", source=source, destination=destination)
+    report_done(False, f"reset {source} to {destination}")

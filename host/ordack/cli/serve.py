@@ -42,13 +42,6 @@ NextHopOption = Annotated[
         "instead of its port 1801. ADDRESS=tls://HOST:PORT: with TLS, as \\[tls] in the configuration file says."
     ),
 ]
-OwnNameOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Address in direct names that means this queue manager. Without this option it accepts messages for every "
-        "address, and messages to this machine's own addresses stay here."
-    ),
-]
 SerialOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -78,7 +71,6 @@ def serve(
     config: ConfigOption = None,
     listen: ListenOption = None,
     next_hop: NextHopOption = None,
-    own_name: OwnNameOption = None,
     serial: SerialOption = None,
     capture: CaptureOption = None,
     http: HttpOption = None,
@@ -92,7 +84,7 @@ def serve(
     import signal
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its terminal closes while it starts
-    options = _Options(listen or [], next_hop or [], own_name or [], serial or [], capture, http)
+    options = _Options(listen or [], next_hop or [], serial or [], capture, http)
 
     def read() -> ConfigFile:
         return _with_options(load_file(store, config), options)
@@ -119,7 +111,6 @@ class _Options(NamedTuple):
 
     listen: list[str]
     next_hop: list[str]
-    own_name: list[str]
     serial: list[str]
     capture: Path | None
     http: str | None
@@ -179,7 +170,6 @@ def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
         listen=tuple(Listen(*parse_address(text)) for text in options.listen) or file.listen,
         next_hops=with_serial({**file.next_hops, **dict(map(parse_next_hop, options.next_hop))}, lines),
         tls_hops=file.tls_hops | tls_places(options.next_hop),
-        own_names=tuple(name.lower() for name in options.own_name) or file.own_names,
         serial=lines,
         capture=options.capture or file.capture,
         http=file.http if options.http is None else _http_address(options.http),

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import signal
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from ordack.cli.common import JsonOption, Rows, StoreOption, make_table, report, table_text
+from ordack.cli.common import JsonOption, Rows, StoreOption, report, table_text
 from ordack.cli.output import write
-from ordack.store import StoreBusy
-from ordack.store.look import ReadOnlyStore, open_to_look
+from ordack.store.look import open_to_look
 from ordack.text import printable
-
-SECONDS = 1.0  # between two looks of --watch
-REST = 4  # times as long as a look takes, nothing is read after it
-TRIES = 10  # to look at a store that nobody serves, while others change it
-OTHER_LINES = 12  # of a screen, besides rows: headings, sentences
 
 Part = str | Rows
 _SERIAL_FIGURES = ("baud", "connections", "faults", "resent", "damaged")
@@ -57,35 +44,25 @@ def state(
 
 def status(
     store: StoreOption,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show it each second, until Ctrl-C or another signal ends that.")
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the whole store: whether it is served, who is connected, what is in the queues, what waits and why.
 
     Exit status: 0 all is well; 1 somebody has to look at something, or the store is not served. The last lines say what
-    is wrong. With --watch: 0.
+    is wrong.
     """
-    if watch:
-        _watch(store, as_json)
-        return
-    told = _look(store)
+    from ordack.api import remote
+    from ordack.broker import status
+
+    silence = remote.silence(store)
+    with open_to_look(store) as opened:
+        told = status.glance(opened, silence=silence)
     if as_json:
         report(True, "", **told)
     else:
         write(_text(_parts(told)))
     if told["problems"]:
         raise typer.Exit(1)
-
-
-def _look(folder: Path, opener: type[ReadOnlyStore] | None = None) -> dict[str, Any]:
-    from ordack.api import remote
-    from ordack.broker import status
-
-    silence = remote.silence(folder)
-    with opener(folder) if opener else open_to_look(folder) as store:
-        return status.glance(store, silence=silence)
 
 
 def sessions(shown: Mapping[str, Any]) -> list[Rows]:
@@ -146,96 +123,3 @@ def _parts(told: Mapping[str, Any]) -> list[Part]:
 def _text(found: Sequence[Part]) -> str:
     """As lines."""
     return "".join(table_text(*part) if isinstance(part, Rows) else printable(part) + "\n" for part in found)
-
-
-# ---- again and again
-
-
-class _Stopped(BaseException):
-    """A signal has ended it."""
-
-
-@contextlib.contextmanager
-def _until_a_signal() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP end what is inside, and nothing else, once."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def stop(_number: int, _frame: object) -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-        raise _Stopped
-
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        with contextlib.suppress(_Stopped):
-            yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _watch(folder: Path, as_json: bool) -> None:
-    """Show the status each second, until a signal ends it. Raises StoreError, OutputError, and BrokenPipeError when the
-    reader of a pipe has gone."""
-    with open_to_look(folder):  # a mistake is told before the first picture
-        pass
-    with _until_a_signal():
-        if not as_json and sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-            _draw(folder)
-            return
-        for told in _looks(folder):
-            if as_json:
-                report(True, "", **told)
-            else:
-                write(f"{told['time']}\n{_text(_parts(told))}\n")
-
-
-def _looks(folder: Path) -> Iterator[dict[str, Any]]:
-    failures = 0
-    while True:
-        began = time.monotonic()
-        when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        try:
-            told = _look(folder, ReadOnlyStore)  # which never makes a writer wait
-        except StoreBusy:
-            failures += 1
-            if failures == TRIES:
-                raise
-            continue
-        failures = 0
-        rest = REST * (time.monotonic() - began)
-        yield {"time": when, **told}
-        time.sleep(max(began + SECONDS - time.monotonic(), rest))
-
-
-class _Terminal(io.StringIO):
-    """Standard output, for rich."""
-
-    def write(self, text: str) -> int:
-        write(text)
-        return len(text)
-
-    def isatty(self) -> bool:
-        return True
-
-
-def _draw(folder: Path) -> None:
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console(file=_Terminal(), force_terminal=True, markup=False, emoji=False, highlight=False)
-    with Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
-        for told in _looks(folder):
-            for queues in (told["queues"], told["outgoing"]):
-                queues.sort(key=lambda queue: -queue["messages"])
-            shown: list[Any] = [Text(f"{told['time']}   (Ctrl-C ends this)")]
-            most = max((console.size.height - OTHER_LINES) // 3, 3)
-            for part in sorted(_parts(told), key=lambda part: isinstance(part, Rows)):  # a screen may be too small
-                if isinstance(part, str):
-                    shown.append(Text(printable(part)))
-                    continue
-                shown.append(make_table(part.texts, part.numbers, part.rows[:most]))
-                if len(part.rows) > most:
-                    shown.append(Text(f"and {len(part.rows) - most} more"))
-            live.update(Group(*shown), refresh=True)

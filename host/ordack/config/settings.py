@@ -173,7 +173,11 @@ TABLES = {
         "At the top, before any table",
         {
             "own-names": Setting(
-                HOSTS, None, "addresses in direct names that mean this queue manager; without it all do", reload=RESTART
+                HOSTS,
+                None,
+                "addresses in direct names that mean this queue manager; without it all do, and "
+                "what is sent to an address of this machine stays here",
+                reload=RESTART,
             ),
             "http": Setting(
                 PLACE,
