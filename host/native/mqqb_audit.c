@@ -101,18 +101,17 @@ static void add_source(uint32_t *sources, uint32_t *more, uint32_t code)
 
 /* ---- what comes late -------------------------------------------------------------------------- */
 
-static mqqb_audit_finding *withdraw(mqqb_audit *a, const row *r, mqqb_audit_detail detail, uint32_t code, int64_t since)
+static void withdraw(mqqb_audit *a, const row *r, uint32_t code, int64_t since)
 {
     mqqb_audit_finding *const found = &a->findings[a->findings_used++];
 
     memset(found, 0, sizeof *found);
-    found->detail = (uint32_t)detail;
+    found->detail = MQQB_AUDIT_LATE;
     found->connection = r->connection;
     found->direction = r->direction;
     found->a = code;
     found->packet[0].time = since;
     found->packets = 1;
-    return found;
 }
 
 /* Something of this connection was on its way, or lost, since the rows before. What was said in the meantime, and depends on it, was
@@ -130,10 +129,10 @@ static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *
         if (a->accused < since) {
             continue;
         }
-        (void)withdraw(a, r, MQQB_AUDIT_LATE, d->owner, since);
+        withdraw(a, r, d->owner, since);
         for (k = 0; k < MQQB_AUDIT_SOURCES && d->sources[k] != 0; k++) {
             if (d->sources[k] != d->owner) {
-                (void)withdraw(a, r, MQQB_AUDIT_LATE, d->sources[k], since);
+                withdraw(a, r, d->sources[k], since);
             }
         }
     }
@@ -337,16 +336,15 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
     show(found, &r->packet);
 }
 
-/* Another message of the flow with this MessageID and these flags, or NULL. *entry, *k: its sequence, as in the index, and number. */
-static mqqb_audit_slot *find_id(const mqqb_audit *a, const mqqb_audit_flow *f, const sequence *s, uint32_t number,
-                                uint32_t id, uint32_t flags, uint32_t *entry, uint64_t *k)
+/* Another message of the flow with this MessageID, or NULL. *k: its number. */
+static const mqqb_audit_slot *find_id(const mqqb_audit *a, const mqqb_audit_flow *f, const sequence *s, uint32_t number,
+                                      uint32_t id, uint64_t *k)
 {
-    for (*entry = f->newest; *entry != 0; *entry = a->sequences[*entry - 1].older) {
-        const sequence *const other = &a->sequences[*entry - 1];
+    for (uint32_t entry = f->newest; entry != 0; entry = a->sequences[entry - 1].older) {
+        const sequence *const other = &a->sequences[entry - 1];
         for (*k = slots_begin(other); *k < slots_end(other); ++*k) {
-            mqqb_audit_slot *const slot = seen_slot(a, other, (uint32_t)*k);
-            if (slot != NULL && slot->message_id == id && (slot->flags & flags) == flags &&
-                (other != s || *k != number)) {
+            const mqqb_audit_slot *const slot = seen_slot(a, other, (uint32_t)*k);
+            if (slot != NULL && slot->message_id == id && (other != s || *k != number)) {
                 return slot;
             }
         }
@@ -358,21 +356,19 @@ static mqqb_audit_slot *find_id(const mqqb_audit *a, const mqqb_audit_flow *f, c
  * reported. */
 static int check_id(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number, uint32_t id)
 {
-    uint32_t entry;
     uint64_t k;
     sequence *const newest = s->superseded == 0 ? s : &a->sequences[f->newest - 1];
-    mqqb_audit_slot *slot;
+    const mqqb_audit_slot *slot;
     mqqb_audit_finding *found;
 
     if (id > newest->message_id) {
         newest->message_id = id;
         return 0;
     }
-    slot = find_id(a, f, s, number, id, SEEN, &entry, &k);
+    slot = find_id(a, f, s, number, id, &k);
     if (slot == NULL) {
         return 0;
     }
-    slot->flags |= (slot->flags & TWO_IDS) != 0 ? 0 : RENUMBERED;
     found = find(a, r, s, MQQB_AUDIT_RENUMBERED, MQQB_AUDIT_TWO_NUMBERS, 0);
     found->number = number;
     found->a = id;
@@ -732,11 +728,10 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
             s->counts.order_acked++;
         }
         if (check_id(a, r, f, s, number, id)) {
-            slot->flags |= TWO_IDS | RENUMBERED;
+            slot->flags |= TWO_IDS;
         }
     } else {
         s->counts.resends++;
-        slot->flags &= slot->message_id != id ? ~RENUMBERED : ~0u;
         if (slot->message_id != id && (slot->flags & TWO_IDS) == 0) {
             mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_RENUMBERED, MQQB_AUDIT_TWO_IDS, 0);
             slot->flags |= TWO_IDS;
@@ -918,61 +913,14 @@ static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const m
     ack->index = own->messages;
 }
 
-static int is_rejected(const mqqb_audit_slot *slot)
-{
-    return (slot->flags & (FINAL | INSERTED)) == FINAL;
-}
-
-/* From this number on all transmissions are seen? */
-static int is_sure(const sequence *s, uint32_t number)
-{
-    return s->sure != 0 && number >= s->sure;
-}
-
-/* An OrderAck shows that a message was accepted, whose MessageID came under another number too: was that accepted, and neither of them
- * rejected (B-115)? Unknown if a transmission, or a FinalAck that rejects, may have been missed. */
-static void check_accepted_twice(mqqb_audit *a, const row *r, const sequence *s, uint32_t number,
-                                 const mqqb_audit_slot *slot)
-{
-    uint32_t entry;
-    uint64_t k;
-    const mqqb_audit_slot *const other =
-        find_id(a, &a->flows[s->flow - 1], s, number, slot->message_id, ACCEPTED | RENUMBERED, &entry, &k);
-    const mqqb_audit_slot *first;
-    mqqb_audit_finding *found;
-    sequence *others;
-
-    if (other == NULL || is_rejected(slot) || is_rejected(other)) {
-        return;
-    }
-    others = &a->sequences[entry - 1];
-    refresh(a, others);
-    first = slot->time < other->time ? slot : other;
-    found =
-        find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_ACCEPTED,
-             !is_sure(s, number) || !is_sure(others, (uint32_t)k) || a->pairs[s->pair ^ 1].missed.time >= first->time);
-    found->number = number;
-    found->a = slot->message_id;
-    found->b = (uint32_t)k;
-    show_slot(found, first);
-    show_slot(found, first == slot ? other : slot);
-    if (others != s) {
-        show(found, &others->ack_packet);
-    }
-    show(found, &r->packet);
-    a->accused = later(a->accused, r->time);
-}
-
 static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *own, uint32_t entry)
 {
     sequence *const s = &a->sequences[entry - 1];
     const uint32_t number = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), last = least(number, s->highest);
-    uint32_t k, previous = 0xFFFFFFFFu; /* previous: the lowest of those above k */
-    int wrong;
+    uint32_t k;
 
     refresh(a, s);
-    wrong = check_number(a, r, s, number, 1, 1);
-    if (!wrong || number <= s->highest) {
+    if (!check_number(a, r, s, number, 1, 1) || number <= s->highest) {
         check_back(a, r, s, number);
         remember_ack(a, r, s, own, number);
     }
@@ -982,13 +930,9 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     for (k = last; k > s->covered && k >= slots_begin(s); k--) {
         mqqb_audit_slot *const slot = seen_slot(a, s, k);
         if (slot != NULL) {
-            slot->flags |= ORDERED | (!wrong && previous >= k ? ACCEPTED : 0);
-            previous = least(previous, slot->previous);
+            slot->flags |= ORDERED;
             s->counts.order_acked++;
             add_latency(a, s->flow - 1, MQQB_AUDIT_ORDER, r->time - slot->time);
-            if ((slot->flags & (ACCEPTED | RENUMBERED)) == (ACCEPTED | RENUMBERED)) {
-                check_accepted_twice(a, r, s, k, slot);
-            }
         }
     }
     s->covered = last;
@@ -1047,12 +991,6 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     refresh(a, s);
     s->last_time = r->time;
     (void)check_number(a, r, s, number, 0, inserted);
-    if (!inserted && (f->violations[MQQB_AUDIT_DELIVERED_TWICE] | f->unknowns[MQQB_AUDIT_DELIVERED_TWICE]) != 0 &&
-        (slot == NULL || (slot->flags & RENUMBERED) != 0)) {
-        mqqb_audit_finding *const found = withdraw(a, r, MQQB_AUDIT_LATE_REJECT, message_id, 0);
-        found->flow = s->flow;
-        found->number = number;
-    }
     if (slot == NULL) {
         const int sent = was_sent(a, s, number) == 1;
         if (inserted && check_twice(a, r, s, &final)) {

@@ -66,10 +66,8 @@ typedef enum {
     MQQB_AUDIT_WENT_BACK,         /* OrderAcks named a, then b, then number */
     MQQB_AUDIT_ORDER_ACK_STRAY, /* of a sequence that was not seen, though it is younger than ordinal a, time stamp b */
     MQQB_AUDIT_FINAL_ACK_STRAY, /* as for OrderAcks. Both are shown with the flow of the sequence a, b */
-    MQQB_AUDIT_TWO_ACCEPTED, /* MessageID a was accepted with number b, of this or another sequence, and with number */
     /* No findings. Of what was found before, with packet[0].time or later: */
-    MQQB_AUDIT_LATE, /* what depends on the packets of source code a, or of these hosts, is not certain any more */
-    MQQB_AUDIT_LATE_REJECT /* MQQB_AUDIT_TWO_ACCEPTED of flow, with MessageID a, is not true: its number was rejected */
+    MQQB_AUDIT_LATE /* what depends on the packets of source code a, or of these hosts, is not certain any more */
 } mqqb_audit_detail;
 
 typedef struct {

@@ -17,8 +17,6 @@
 #define TWO_IDS 0x40u     /* another MessageID or number was reported */
 #define TWICE 0x80u       /* two FinalAcks were reported */
 #define ASKED 0x100u      /* JN, JP or FA: a FinalAck should come (B-116) */
-#define ACCEPTED 0x400u   /* an OrderAck covers it, and nothing that was seen leads past it (B-270) */
-#define RENUMBERED 0x800u /* its MessageID came under another number too; and no other MessageID under this one */
 
 /* mqqb_audit_direction.unknown: what was reported already. */
 #define UNKNOWN_ACK 1u

@@ -42,13 +42,12 @@ KINDS = (
 # What else a reader may rightly say of a stream with this violation.
 CONSEQUENCES = {
     "id_went_back": {"resent_after_ack"},
-    "renumbered": {"delivered_twice", "resent_after_ack"},
+    "renumbered": {"resent_after_ack"},
     "ack_beyond_receipt": {"resent_after_ack", "skipped", "delivered_twice"},
     "skipped": {"ack_beyond_receipt"},
-    "delivered_twice": {"renumbered", "resent_after_ack"},
+    "delivered_twice": {"resent_after_ack"},
 }
 OLDER = "older connection"  # variant of id_went_back: a SessionHeader shows it, which has to be counted
-ACCEPTED = "two numbers"  # variant of delivered_twice: OrderAcks show it, if no rejection can have been missed
 # Shown by the packets alone, whatever else the capture misses. The others need counts or earlier packets.
 STANDING_ALONE = {"renumbered", "id_went_back", "delivered_twice"}
 
@@ -1200,33 +1199,7 @@ class _Pair:
                 return packet if later and counted + 1 <= acked else None
         return None
 
-    def _plant_accepted_twice(self, line: Line) -> Planted | None:
-        """A message is numbered again although the receiver has it, which takes it twice; the OrderAck covers both."""
-        self.settle()
-        connection, path = line.connection, self._ack_path(line)
-        entries = self._numbered(line)
-        if self.rejects or line.planted or connection is None or not connection.open or path is None or not entries:
-            return None
-        if not self._room(connection, 0) or not self._room(*path) or any(not entry.number for entry in line.table):
-            return None
-        if line.incoming != (line.sequence, line.table[-1].number) or line.next_number != line.table[-1].number + 1:
-            return None
-        entry = self.rng.choice(entries)
-        first, number = self._transmissions(line, entry.message_id), entry.number
-        line.table.remove(entry)
-        line.table.append(entry)
-        entry.number = 0
-        again = self._transmit(line, connection, len(line.table) - 1)
-        self._arrive(connection, 0)
-        if line.incoming == (again.sequence, again.number) and self._ack_path(line) == path and self._room(*path):
-            ack = self._acknowledge(line, ORDER_ACK, *line.incoming, again.number - 1, 0)
-            if ack is not None:
-                return self._violation("delivered_twice", ACCEPTED, line, number, first, [again], [ack])
-        return self._violation("renumbered", "new number", line, again.number, first, [again])
-
     def _plant_delivered_twice(self, line: Line) -> Planted | None:
-        if self.rng.random() < 0.5:
-            return self._plant_accepted_twice(line)
         if not line.finals:
             return None
         sequence, number, previous, message_id = self.rng.choice(line.finals)
@@ -1610,9 +1583,7 @@ def _within_reach(capture: Capture, violation: Planted) -> bool:
         ]
         newest = max((packet.sequence[::-1] for packet in sent), default=(0, 0))[::-1]
         highest = max((packet.number for packet in sent if packet.sequence == last.sequence), default=0)
-        seen = violation.variant == ACCEPTED or any(
-            packet.visible and packet.message_id == last.message_id for packet in sent
-        )
+        seen = any(packet.visible and packet.message_id == last.message_id for packet in sent)
         return seen and newest == last.sequence and highest < violation.number + WINDOW
     return True
 
@@ -1630,21 +1601,6 @@ def _ports_again(capture: Capture, begun: set[tuple[int, int]], seen: set[tuple[
             if way in seen or way in begun:
                 used.add(ports)
     return found
-
-
-def _is_passed_over(capture: Capture, violation: Planted) -> bool:
-    """Was a message above it sent, before the OrderAck, as one that follows a number below it? If that is the one that
-    the receiver took, it needs not have the number (B-270)."""
-    ack = violation.evidence[-1][-1]
-    return any(
-        packet.visible
-        and packet.line is violation.line
-        and packet.kind == "message"
-        and packet.sequence == ack.sequence
-        and packet.frames[0].time <= ack.frames[0].time
-        and packet.previous < violation.number < packet.number
-        for packet in capture.packets
-    )
 
 
 WINDOW = 64  # numbers of a sequence that a reader keeps in detail at least
@@ -1791,19 +1747,15 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         groups = [[packet for packet in group if packet.visible] for group in violation.evidence]
         violation.shown = all(groups)
         last = max((frame.time for group in groups[-1:] for packet in group[:1] for frame in packet.frames), default=0)
-        standing = violation.kind in STANDING_ALONE and violation.variant not in (OLDER, ACCEPTED)
+        standing = violation.kind in STANDING_ALONE and violation.variant != OLDER
         # What is missing may be anybody's behind the address; and the stream's source may have sent it to another.
         concerned = {number for number, used in hosts.items() if used & hosts[violation.pair]}
         if violation.line is not None:
             concerned |= {pair.number for pair in pairs if violation.line.source in pair.ends}
-            if violation.variant == ACCEPTED:
-                concerned |= {pair.number for pair in pairs if violation.line.target in pair.ends}
         clear = min(clouded.get(number, last + 1) for number in concerned) > last
         told = [[p for p in group if (p.connection.number, p.direction) not in unclear] for group in groups]
         violation.certain = all(told) and (
-            _within_reach(capture, violation)
-            and (standing or (clear and _accounted(capture, violation)))
-            and not (violation.variant == ACCEPTED and _is_passed_over(capture, violation))
+            _within_reach(capture, violation) and (standing or (clear and _accounted(capture, violation)))
         )
         shown = [packet for group in groups for packet in group]
         finals = {(id(packet.line), packet.own_id) for packet in shown if packet.kind == "final"}

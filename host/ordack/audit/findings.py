@@ -28,18 +28,14 @@ def withdraw(
 ) -> Structure:
     """What was found too early becomes unknown; counts follow. Returns the findings, without the marks that tell so."""
     hosts = connections["pair"][findings["connection"]] // 2
-    late = findings["detail"] >= lib.MQQB_AUDIT_LATE
+    late = findings["detail"] == lib.MQQB_AUDIT_LATE
     times = findings["packet"]["time"][np.arange(len(findings)), findings["packets"].astype(np.int64) - 1]
-    accepted = findings["detail"] == lib.MQQB_AUDIT_TWO_ACCEPTED  # depends on what the receiver sent, too
-    dependent = accepted | np.isin(findings["detail"], _OF_NUMBERS + _OF_COUNTS)
+    dependent = np.isin(findings["detail"], _OF_NUMBERS + _OF_COUNTS)
     sources = np.zeros(len(findings), np.uint32)
     of_flows = findings["flow"] != 0
     sources[of_flows] = flows["key"]["source"][findings["flow"][of_flows].astype(np.int64) - 1]
     for mark in np.flatnonzero(late).tolist():
         found = findings[mark]
-        if found["detail"] == lib.MQQB_AUDIT_LATE_REJECT:
-            late |= _rejected(findings, accepted & ~late, mark, flows)
-            continue
         concerned = dependent & (findings["unknown"] == 0) & (times >= times[mark])
         concerned &= (hosts == hosts[mark]) | (of_flows & (sources == found["a"]))
         concerned[mark:] = False
@@ -53,17 +49,6 @@ def withdraw(
                 kind_counts[:, kind] += (-1, 1)
     kept: Structure = findings[~late]
     return kept
-
-
-def _rejected(findings: Structure, accepted: NDArray[np.bool_], mark: int, flows: Structure) -> NDArray[np.bool_]:
-    """Which findings, that a message was accepted twice, a FinalAck that came later disproves. They are not counted."""
-    found = findings[mark]
-    wrong: NDArray[np.bool_] = accepted & (findings["flow"] == found["flow"]) & (findings["a"] == found["a"])
-    wrong &= (findings["number"] == found["number"]) | (findings["b"] == found["number"])
-    wrong[mark:] = False
-    for finding in findings[wrong]:
-        flows["unknowns" if finding["unknown"] else "violations"][finding["flow"] - 1, finding["kind"]] -= 1
-    return wrong
 
 
 # By detail: the rules, and the text of a violation.
@@ -105,8 +90,6 @@ _SAID = {
          "two FinalAcks, MessageIDs {a} and {b}, say that number {number} was removed from its queue"),
         ("WENT_BACK", "A-01, B-271",
          "the OrderAcks went back from {a}, and number {number} was accepted once more"),
-        ("TWO_ACCEPTED", "A-08, B-271, B-309",
-         "MessageID {a} was accepted twice: OrderAcks cover it under number {b}, and under number {number}"),
         ("ORDER_ACK_STRAY", "B-079, B-110, B-230",
          ("an OrderAck names number {number} of sequence {sequence}, of which nothing was sent: it is above "
           "sequence {a}/{b}, which began in this capture")),
@@ -129,8 +112,6 @@ def _reason(partial: Partial, found: Any) -> str:
         if connection["begun"]:
             return "a part of the capture is missing"
         return "the connection is older than the capture"
-    if found["detail"] == lib.MQQB_AUDIT_TWO_ACCEPTED:
-        return "a FinalAck that rejects one of the two, or a transmission between them, may be missing in the capture"
     source = partial.flows[found["flow"] - 1]["key"]["source"]
     if found["detail"] in STRAY and found["time_stamp"] != found["b"]:
         return "sequence identifiers with another time stamp need not be younger"

@@ -36,8 +36,8 @@ KINDS = {
     "or something on the way changes packets.",
     "resent_after_ack": "A message was sent again on a connection on which its sender had shown that it knew it "
     "as settled. Look at the sender.",
-    "delivered_twice": "A message was accepted or received twice. If it is renumbered, too, look for a store or "
-    "outbox at the sender that was copied, or put back from a backup; otherwise for such a store at the receiver.",
+    "delivered_twice": "A message was accepted or received twice. Look for a store at the receiver that was copied, "
+    "or put back from a backup.",
 }
 _FIGURES = (
     "packets", "connections", "foreign_connections", "streams", "sequences", "messages", "settled", "unsettled",

@@ -34,9 +34,7 @@ Kinds of violation, and when one is reported:
                       that lost its power may have forgotten. Not of forwarded streams.
   delivered_twice     Two FinalAcks of classes that follow insertion, with MessageIDs of their own, for one message
                       (B-116). Or the receiver's OrderAcks went back, and came over a number again that was resent in
-                      between (A-01, B-271). Or a renumbered message of which OrderAcks cover both numbers (A-08, B-271,
-                      B-309), unless a FinalAck says that one was rejected (B-115, B-262), or a later number leads past
-                      it (B-270).
+                      between (A-01, B-271).
 
 Where packets are missing, a verdict that depends on them is `unknown`. Nothing is said of acknowledgements of sequences
 that may be older than the capture (A-30).
