@@ -13,10 +13,10 @@
 #define HELD 0x02u /* JN or JP: an OrderAck does not settle it (B-237) */
 #define ORDERED 0x04u
 #define FINAL 0x10u
-#define INSERTED 0x20u    /* its FinalAck shows that it was in the queue */
-#define TWO_IDS 0x40u     /* another MessageID or number was reported */
-#define TWICE 0x80u       /* two FinalAcks were reported */
-#define ASKED 0x100u      /* JN, JP or FA: a FinalAck should come (B-116) */
+#define INSERTED 0x20u /* its FinalAck shows that it was in the queue */
+#define TWO_IDS 0x40u  /* another MessageID or number was reported */
+#define TWICE 0x80u    /* two FinalAcks were reported */
+#define ASKED 0x100u   /* JN, JP or FA: a FinalAck should come (B-116) */
 
 /* mqqb_audit_direction.unknown: what was reported already. */
 #define UNKNOWN_ACK 1u
