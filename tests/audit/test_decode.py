@@ -1,4 +1,4 @@
-"""`ordack decode`: the JSON, the tree for people, every kind of input, exit statuses."""
+"""`ordack decode`: the JSON, the text for people, every kind of input, exit statuses."""
 
 import io
 import json
@@ -21,7 +21,6 @@ from mqqb import acks, build, guid_names, guids, headers, names, parse, rare
 from ordack.capture import decoder
 from ordack.cli import decode
 from ordack.config import classes
-from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from tests.conformance import ROOT
@@ -391,7 +390,7 @@ def test_a_closed_standard_input_is_said() -> None:
     assert done.stderr == "ordack decode: -: standard input is closed\n"
 
 
-# ---- the tree -----------------------------------------------------------------------------------
+# ---- the text -----------------------------------------------------------------------------------
 
 
 def test_names_stand_beside_their_guids(tmp_path: Path) -> None:
@@ -418,21 +417,6 @@ def test_the_tree_of_a_capture_and_of_what_is_malformed() -> None:
     assert f"ConnectionParameters  offset 0 (0x0)  frame 1  {NAME}  2023-11-14 22:13:20.250000 UTC" in out
     assert "malformed  offset 32 (0x20)" in out
     assert "BaseHeader.VersionNumber: not 0x10 (B-168)" in out
-
-
-def test_long_lines_are_folded_within_the_tree() -> None:
-    label = "Füll \u4e2d\u4e2d\u4e2d " * 24
-    _, out, _ = run("-", stdin=bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"", label=label)))
-    lines = out.splitlines()
-    [begin] = (number for number, line in enumerate(lines) if "Label: " in line)
-    folded = [lines[begin].partition("Label: ")[2]]
-    for line in lines[begin + 1 :]:
-        if not line.startswith("    │   F"):
-            break
-        folded.append(line[8:])
-    assert " ".join(part.strip() for part in folded) == label.strip()
-    assert len(folded) > 1
-    assert max(map(cell_len, lines)) <= 240
 
 
 LABEL = "\x1b]0;t\x07\x7f\x9b\u202e\ud800 \u00e4\u4e2d\udfff\n"

@@ -1,4 +1,4 @@
-"""The command `ordack decode`: packets as JSON, or as a tree for people."""
+"""The command `ordack decode`: packets as JSON, or as text for people."""
 
 import contextlib
 import functools
@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from ordack.capture import decoder
 from ordack.cli.common import NamesOption
@@ -35,69 +33,28 @@ def _number(value: object) -> str:
     return f"{value} (0x{value:X})" if isinstance(value, int) and value > 9 else _plain(value)
 
 
-STYLES = "", "dim", "dim cyan", "dim default", "dim green", "bold", "bold default", "bold cyan", "red"
-
-
 class _Page:
-    """A packet as a tree for people. rich's own Tree takes 3 ms a packet."""
+    """A packet as text for people: a field a line, indented by its depth."""
 
-    def __init__(self, console: Console, called: PeerNames) -> None:
-        self._console, self._called = console, called
-        self._codes = {style: self._code(style) for style in STYLES}
-        self._has_codes = any(map(any, self._codes.values()))
-        self._space, self._line, self._fork, self._last = (
-            ("    ", "|   ", "+-- ", "`-- ") if console.options.ascii_only else ("    ", "│   ", "├── ", "└── ")
-        )
-        self._rows: list[tuple[int, str, str]] = []  # depth, line, the same with codes for the terminal
-
-    def _code(self, style: str) -> tuple[str, str]:
-        """What the terminal takes before and after a text in this style."""
-        with self._console.capture() as shown:
-            self._console.print(Text("|", style=style), end="")
-        before, _, after = shown.get().partition("|")
-        return before, after
+    def __init__(self, called: PeerNames) -> None:
+        self._called = called
+        self._lines: list[str] = []
 
     def text(self, decoded: decoder.Decoded) -> str:
-        self._rows = []
+        self._lines = []
         self._add(decoded)
-        width = self._console.width  # asked once: the answer takes 20 us
-        lines: list[str] = []
-        follows: list[bool] = []  # by depth: a line of the same depth and parent is below
-        for depth, line, shown in reversed(self._rows):
-            del follows[depth + 1 :]
-            follows += [False] * (depth + 1 - len(follows))
-            guides = "".join([self._line if below else self._space for below in follows[1:depth]])
-            first, rest = guides, guides
-            if depth:
-                first += self._fork if follows[depth] else self._last
-                rest += self._line if follows[depth] else self._space
-            follows[depth] = True
-            if len(line) <= width - len(rest) and line.isascii():
-                lines.append(first + shown)
-            else:
-                parts = self._wrapped(shown, width - len(rest))
-                lines += reversed([(rest if at else first) + part for at, part in enumerate(parts)])
-        return "\n".join(reversed(lines)) + "\n"
+        return "\n".join(self._lines) + "\n"
 
-    def _wrapped(self, line: str, room: int) -> list[str]:
-        with self._console.capture() as shown:
-            self._console.print(Text.from_ansi(line), width=max(room, 1))
-        return shown.get().splitlines()
-
-    def _put(self, depth: int, *parts: tuple[str, str]) -> None:
-        """parts: texts with their styles."""
-        line = shown = "".join([text for text, _ in parts])
-        if self._has_codes:
-            shown = "".join([text.join(self._codes[style]) for text, style in parts])
-        self._rows.append((depth, line, shown))
+    def _put(self, depth: int, line: str) -> None:
+        self._lines.append("    " * depth + line)
 
     def _branch(self, depth: int, offset: int, name: str, text: str, note: str = "") -> None:
-        parts = [(f"{offset:06X}  ", "dim"), (f"{name}: ", "dim cyan"), (text, "dim default")]
+        line = f"{offset:06X}  {name}: {text}"
         if note:
-            parts.append((f"  {_plain(note)}", "dim green"))
+            line += f"  {_plain(note)}"
         if self._called and (called := self._called.of(f"{name}: {text}  {note}")):
-            parts.append((f"  {called}", "dim green"))
-        self._put(depth, *parts)
+            line += f"  {called}"
+        self._put(depth, line)
 
     def _add(self, decoded: decoder.Decoded) -> None:
         kind = "malformed" if decoded.packet is None else type(decoded.packet).__name__
@@ -105,16 +62,16 @@ class _Page:
         if decoded.connection:
             moment = datetime.fromtimestamp(decoded.time, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
             head += f"  frame {decoded.frame}  {decoded.connection}  {moment}"
-        self._put(0, (kind, "bold"), (head, "bold default"))
+        self._put(0, kind + head)
         if decoded.packet is None:
-            self._put(1, (_plain(str(decoded.error)), "red"))
+            self._put(1, _plain(str(decoded.error)))
             return
         for section in decoder.sections(decoded.packet):
-            self._put(1, (section.name, "bold cyan"))
+            self._put(1, section.name)
             for field in section.fields:
                 self._value(2, field.offset, field.name, field.value, field.note)
         if trailing := decoder.trailing_hex(decoded.packet):
-            self._put(1, (f"{counted(len(trailing) // 2, 'byte')} behind the last known header: {trailing}", ""))
+            self._put(1, f"{counted(len(trailing) // 2, 'byte')} behind the last known header: {trailing}")
 
     def _bits(self, depth: int, offset: int, name: str, word: dict[str, int]) -> None:
         self._branch(depth, offset, name, f"0x{word['raw']:X}")
@@ -129,9 +86,9 @@ class _Page:
         for at in range(0, len(raw), 16):
             row = raw[at : at + 16]
             letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-            self._put(depth + 1, (f"{offset + at:06X}  {row.hex(' '):47}  {letters}", "dim"))
+            self._put(depth + 1, f"{offset + at:06X}  {row.hex(' '):47}  {letters}")
         if value["length"] > len(raw):
-            self._put(depth + 1, (f"... {counted(value['length'] - len(raw), 'byte')} more", "dim"))
+            self._put(depth + 1, f"... {counted(value['length'] - len(raw), 'byte')} more")
 
     def _value(self, depth: int, offset: int, name: str, value: Any, note: str) -> None:
         if isinstance(value, dict) and "raw" in value:
@@ -189,9 +146,9 @@ def _items(name: str) -> Iterator[decoder.Decoded]:
         raise decoder.InputError(error.strerror or str(error)) from error
 
 
-def _show(items: Iterator[decoder.Decoded], as_json: bool, console: Console, called: PeerNames) -> tuple[int, int]:
+def _show(items: Iterator[decoder.Decoded], as_json: bool, called: PeerNames) -> tuple[int, int]:
     """Print them. (how many, how many of them malformed)."""
-    page = _Page(console, called)
+    page = _Page(called)
     found = malformed = 0
     for decoded in items:
         found += 1
@@ -209,13 +166,10 @@ def _decode_files(names: list[str], as_json: bool, called: PeerNames) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A text may have what the terminal's encoding has not. What comes through a pipe is shown as it comes.
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering="-" in names)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 240  # a file or a pager need not lose the ends of lines
     status = 0
     for name in names:
         try:
-            found, malformed = _show(_items(name), as_json, console, called)
+            found, malformed = _show(_items(name), as_json, called)
         except decoder.InputError as error:
             _complain(name, str(error))
             status = status or 2
