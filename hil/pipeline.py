@@ -3,9 +3,8 @@
     python -m hil.pipeline --messages 2000 --kills 5 --seed 7 [--json]
 
 Everything is seen from outside, as in campaign.py. A kill comes at a planned count: of readings accepted for the board,
-stored for the queue manager, and in segments for the export. The ingest is killed after so many steps of its life. Each
-file of rows, and each entry in the log of the table, a Delta Lake, is a step. In turn Python and Java are killed
-together, or Python alone, when Java lives on for a moment.
+stored for the queue manager, in segments for the export, and in the table, a Delta Lake, for the ingest. Of the ingest
+in turn Python and Java are killed together, or Python alone, when Java lives on for a moment.
 
 Exit status: 0 every reading is in the table once and in order, nothing is left elsewhere, and every kill was made; 1
 not so; 2 wrong use; 3 the rig failed.
@@ -14,7 +13,6 @@ not so; 2 wrong use; 3 the rig failed.
 import argparse
 import asyncio
 import json
-import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,12 +25,12 @@ from ordack.pipeline import segments
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import ROOT, Board, BoardMissing, Log, Mortal, Process
+from hil.boards import POWER, RESET, ROOT, Board, BoardMissing
 from hil.dice import new_seed
 from hil.ending import ending, new_folder, to_the_end
 from hil.part import LISTENING_DEADLINE_S
 from hil.progress import Progress
-from hil.queue_manager import QUEUE, CampaignFailed, QueueManager
+from hil.queue_manager import QUEUE, CampaignFailed, QueueManager, Service
 from hil.quick_spark import INTERPRETED, QUICK_JVM
 from hil.report import RIG_FAILED, Comparison, Received, Run, compare, read_ledger
 from hil.scenario import ORDACK, plan_kills
@@ -41,7 +39,7 @@ from hil.victims import TICK_S, Victim, elsewhere
 
 ARTEFACTS = ROOT / "build" / "pipeline"
 SEGMENTS, TABLE = "segments", "table"
-STEPS_MAX = 6  # in a life of the ingest until it is killed: about three batches
+KILLED = ("board", "queue manager", "export", "ingest")
 PATIENCE_S = 300.0  # a Spark session on a busy machine takes its time
 STATUS_DEADLINE_S = 60.0
 LOOK_S = 0.1  # between two looks at the table
@@ -55,13 +53,10 @@ SPARK = ("--segments-max", "4", "--master", "local[2]", *(word for one in QUICK_
 
 @dataclass(frozen=True)
 class Settings:
-    """What a campaign is to do. `kills`: of the board, of the queue manager, and of the export; `ingest_kills`: of the
-    ingest.
-    """
+    """What a campaign is to do. `kills`: of each of `KILLED`."""
 
     messages: int = 2000
     kills: int = 5
-    ingest_kills: int = 5
     seed: int = 1
     board: str = "unix"
     max_size: int = 2048
@@ -70,53 +65,12 @@ class Settings:
     artefacts: Path = ARTEFACTS
 
 
-class Service(Mortal):
-    """An `ordack` command that runs until it is killed, as a process group of its own."""
-
-    def __init__(self, command: Sequence[str], folder: Path) -> None:
-        self._command = list(command)
-        self._folder = folder
-        self.process: Process | None = None
-        self.life = 0
-        self.log = Log()
-
-    @property
-    def alive(self) -> bool:
-        return self.process is not None and self.process.alive
-
-    def has_children(self) -> bool:
-        """Whether it has started another process: an ingest, that heeds signals by then, has Java started."""
-        if self.process is None or not self.process.alive:
-            return False
-        return bool(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text())
-
-    def power_up(self) -> None:
-        self.life += 1
-        self.process = Process(self._command, self.log, self.life, self._folder)
-
-    def kill(self) -> None:
-        """SIGKILL to the whole group."""
-        if self.process is not None:
-            self.process.kill()
-
-    def stop(self) -> None:
-        """SIGTERM. Raises CampaignFailed if it does not end cleanly."""
-        if self.process is not None:
-            self.process.stop()
-            if self.process.status != 0:
-                raise CampaignFailed(f"`{' '.join(self._command)}` ended with status {self.process.status}")
-
-
 @dataclass
 class Table:
-    """What can be seen of the table and of its making, without Spark."""
+    """What can be seen of the table without Spark."""
 
     folder: Path
     rows: int = 0
-
-    def steps(self) -> int:
-        """Files of rows and entries of the log that were finished."""
-        return len([*self.folder.glob("part-*"), *(self.folder / "_delta_log").glob("[0-9]*.json")])
 
     def count(self) -> int:
         """The rows that belong to the table."""
@@ -199,15 +153,11 @@ class PipelineCampaign:
         self.ingest = Service([*settings.ordack, *INGEST, *SPARK], folder)
         self.table = Table(folder / TABLE)
         self.progress = Progress()
-        ends = {"board": self.board, "queue manager": self.manager, "export": self.export}
-        self.victims = {
-            name: Victim(name, end, plan_kills(settings.seed, name, settings.kills, settings.messages))
-            for name, end in ends.items()
-        }
-        rng = random.Random(f"kills/ingest/{settings.seed}")
-        self.steps = [rng.randrange(STEPS_MAX + 1) for _ in range(settings.ingest_kills)]
-        """After so many in each life the ingest is killed."""
-        self.ingest_kills = self.steps_before = 0
+        self.victims = {}
+        for name, end in zip(KILLED, (self.board, self.manager, self.export, self.ingest), strict=True):
+            ways = (POWER, RESET) if end is self.ingest else (POWER,)
+            plan = plan_kills(settings.seed, name, settings.kills, settings.messages, ways)
+            self.victims[name] = Victim(name, end, plan)
 
     async def run(self, figures: Figures) -> None:
         """From the first reading to the last row. Raises CampaignFailed."""
@@ -262,43 +212,23 @@ class PipelineCampaign:
                 looked = now
                 found = segments.segments(self.folder / SEGMENTS)
                 counts["export"] = max((segment.last_lookup_id for segment in found), default=0)
-                self.table.count()
+                counts["ingest"] = self.table.count()
             for name, victim in self.victims.items():
                 victim.tick(counts[name], now)
-            self.tick_ingest()
-            figures = (*counts.values(), self.table.steps(), self.ingest_kills)
+            figures = (*counts.values(), sum(victim.kills for victim in self.victims.values()))
             if figures != before:
                 before, changed = figures, now
             if now > changed + PATIENCE_S or now > begun + self.settings.deadline_s:
-                raise CampaignFailed(f"no progress for {now - changed:.0f} s: {counts}, {self.table.rows} rows")
+                raise CampaignFailed(f"no progress for {now - changed:.0f} s: {counts}")
             await asyncio.sleep(TICK_S)
         # The last lives, too, have to show that they go on: with nothing to do they must wait, not end.
         complaint = "a service does not begin again"
         await self._until(lambda: self.manager.listening() and self.export.alive, complaint)
         await self._until(self.ingest.has_children, complaint)
 
-    def tick_ingest(self) -> None:
-        """Kill the ingest if it is time, or no step will come, and start it again. Raises CampaignFailed if it ended by
-        itself.
-        """
-        if self.ingest.process is None or not self.ingest.alive:
-            raise CampaignFailed("the ingest ended by itself")
-        steps = self.table.steps()
-        if self.ingest_kills == len(self.steps):
-            return
-        if self.table.rows >= self.settings.messages or steps - self.steps_before >= self.steps[self.ingest_kills]:
-            if (self.settings.seed + self.ingest_kills) % 2:
-                self.ingest.kill()
-            else:
-                self.ingest.process.kill_alone()
-            self.ingest_kills += 1
-            self.steps_before = steps
-            self.ingest.power_up()
-
     def _complete(self) -> bool:
         counts = self.progress.accepted, self.progress.stored, self.table.rows
-        is_killed = self.ingest_kills == len(self.steps) and all(one.finished for one in self.victims.values())
-        return is_killed and min(counts) >= self.settings.messages
+        return all(one.finished for one in self.victims.values()) and min(counts) >= self.settings.messages
 
     def close(self) -> None:
         """Kill every process. Raises OSError."""
@@ -317,9 +247,7 @@ async def run_campaign(settings: Settings) -> Figures:
     """Run a campaign; its figures, whether it went well or not. Keeps everything below `settings.artefacts` if it did
     not. Raises BoardMissing, and OSError.
     """
-    figures = Figures(settings.seed, settings.messages)
-    figures.asked = {**dict.fromkeys(("board", "queue manager", "export"), settings.kills)}
-    figures.asked["ingest"] = settings.ingest_kills
+    figures = Figures(settings.seed, settings.messages, asked=dict.fromkeys(KILLED, settings.kills))
     begun = time.monotonic()
     with new_folder(settings.artefacts, f"seed-{settings.seed}") as (folder, keep):
         board = await elsewhere(lambda: open_board(settings.board, folder / "board"))
@@ -335,7 +263,6 @@ async def run_campaign(settings: Settings) -> Figures:
                 figures.fail(error, campaign.logs())
         figures.seconds = time.monotonic() - begun
         figures.kills = {name: victim.kills for name, victim in campaign.victims.items()}
-        figures.kills["ingest"] = campaign.ingest_kills
         if not figures.ok:
             keep()
             figures.artefacts = str(folder)
@@ -359,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if min(chosen.messages, chosen.kills + 1) < 1:
         parser.error("messages are 1 or more, kills 0 or more")
     seed = new_seed() if chosen.seed is None else chosen.seed
-    settings = Settings(chosen.messages, chosen.kills, chosen.kills, seed, chosen.board)
+    settings = Settings(chosen.messages, chosen.kills, seed, chosen.board)
     console = Console(stderr=chosen.json, highlight=False, soft_wrap=True)
     console.print(f"seed {seed}: {settings.messages} messages, {settings.kills} kills of each of four processes")
     return ending(console, lambda: _obey(settings, console, chosen.json))

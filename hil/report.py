@@ -299,32 +299,17 @@ class Figures(Run):
     def table(self) -> Table:
         """The table that the campaign ends with."""
         table = Table(title=f"Campaign, seed {self.seed}", show_header=False, title_justify="left")
-        table.add_row("board", self.description)
-        table.add_row("core on the board", self.core)
-        if self.modules:
-            table.add_row("modules on the board", f"SHA-256 {self.modules[:16]}")
-        if self.mishaps:
-            table.add_row("mishaps", f"{self.mishaps}; the board says: {'; '.join(self.told) or 'nothing'}")
+        table.add_row("board", f"{self.description}; core {self.core}, modules {self.modules[:16] or 'not copied'}")
+        for what in self.told:
+            table.add_row("the board says", what)
         if self.comparison:
-            table.add_row(
-                "accepted by send()", f"{self.comparison.sent}, {self.found_at_restart} of them found at a restart"
-            )
-            table.add_row("in the queue", str(self.comparison.received))
-            table.add_row("received once", str(self.comparison.once))
-            for name in ("lost", "erased", "duplicated", "reordered", "corrupt", "unexpected"):
-                table.add_row(name, str(len(getattr(self.comparison, name))))
+            found = f"{self.comparison.sent}, {self.found_at_restart} of them found at a restart"
+            table.add_row("accepted by send()", found)
         cuts = Counter((cut.kind, cut.direction) for cut in self.cuts)
         detail = ", ".join(f"{count} {way} {kind}" for (kind, way), count in sorted(cuts.items()))
         table.add_row("link cut", f"{len(self.cuts)} of {self.cuts_asked} asked ({detail})")
-        detail = f"{self.at_bytes} at a planned byte"
-        table.add_row("board killed", f"{self.board_kills} of {self.board_kills_asked} asked ({detail})")
+        table.add_row("board killed", f"{self.board_kills} of {self.board_kills_asked} asked")
         table.add_row("queue manager killed", f"{self.manager_kills} of {self.manager_kills_asked} asked")
-        table.add_row(
-            "connections", f"{self.connections}, {self.refused} more refused while the queue manager was down"
-        )
-        least = 1 + self.board_kills + self.manager_kills
-        table.add_row("sessions", f"{self.sessions}; the start and the kills need {least}")
-        table.add_row("bytes over the link", f"{self.bytes_up:,} up, {self.bytes_down:,} down")
         table.add_row("time", f"{self.seconds:.1f} s")
         return table
 

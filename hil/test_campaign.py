@@ -151,7 +151,7 @@ def test_small_campaigns(run_standin: RunStandin, messages: int, cuts: int, kill
     [
         ("deaf:20", r"no progress for 3 s: stored 19 of 30, acknowledged \d+ of 30"),  # a cut may take the last ones
         ("port:1", "was to listen on port"),
-        ("dirty:1", "the queue manager ended with status 3 after SIGTERM"),
+        ("dirty:1", "ended with status 3 after SIGTERM"),
         ("slow:1", "the queue manager does not say that it is listening"),
         ("crash:20", "the queue manager ended by itself"),
     ],

@@ -18,7 +18,7 @@ def test_each_reading_is_in_the_table_once_and_in_order_whatever_is_killed(tmp_p
     seed = new_seed()
     board = "unix" if MICROPYTHON["unix"].exists() else "cpython"
     print("seed", seed, "on", board)
-    settings = Settings(messages=150, kills=1, ingest_kills=1, seed=seed, board=board, artefacts=tmp_path)
+    settings = Settings(messages=150, kills=1, seed=seed, board=board, artefacts=tmp_path)
     figures = asyncio.run(run_campaign(settings))
     assert figures.shortcomings() == []
     print(figures.line())
