@@ -198,9 +198,8 @@ class Rules:
             right = dead == (said.answer == confirm.DEAD_LETTERED) == bool(message.journal & 1)
             if reason == confirm.NACK_DELETED:
                 right &= message.withdrawn and (said.in_doubt or not message.transmitted)
-            elif said.in_doubt:  # a lost life has used higher numbers, or so it seems behind a next hop
-                is_led = any(host.config.route for host in self.hosts)
-                right &= timed_out and (self.may_be_late(message) or message.source.put_back_at > 0 or is_led)
+            elif said.in_doubt:  # a clock that is behind that of a life which is lost numbers what is refused
+                right &= timed_out and (self.may_be_late(message) or message.source.put_back_at > 0)
             elif timed_out and reason != confirm.NACK_RECEIVE_TIMEOUT:
                 right &= self.may_be_late(message) and not message.arrived
                 message.certain = True

@@ -11,7 +11,7 @@ import secrets
 from array import array
 from collections.abc import Callable
 
-from mqqb import confirm, core, headers, parse, reader, source
+from mqqb import confirm, core, headers, lives, parse, reader, source
 from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
@@ -26,6 +26,7 @@ from ordack.broker.streams import key_of, number_run
 from ordack.config import classes
 from ordack.config.config import Config
 from ordack.config.names import JOURNAL
+from ordack.config.settings import NEVER
 from ordack.store import Store
 from ordack.store.database import first_piece
 from ordack.store.outgoing import Unsent, Waiting
@@ -51,6 +52,7 @@ class _Answers:
         elif entries:
             self.covered.append((queue, entries[-1]))
         if entries:
+            self._settling.remember(entries[0].tx_sequence_id, entries[-1].tx_sequence_id)
             self._batch.answer(queue, entries, message_class)
         self._batch.moved[queue] = None
 
@@ -87,6 +89,13 @@ class Settling:
                 renumber(self._store, self._outgoing, queue, acked)
             if not any(queue.stream.behind for queue in answers.ended):  # else more may be over
                 return
+
+    def remember(self, *tx_sequence_ids: int) -> None:
+        """These were begun here: an OrderAck for one of them that comes late says nothing of other lives."""
+        for one in tx_sequence_ids:
+            self.strangers[one] = NEVER
+        while len(self.strangers) > lives.REMEMBERED:
+            del self.strangers[next(iter(self.strangers))]
 
     def final_ack(self, batch: Batch, packet: headers.FinalAck, now: int) -> None:
         """A FinalAck has come (B-241 to B-245)."""
@@ -212,6 +221,7 @@ class Settling:
             stop = action == source.HOLD
             if action and not stop:
                 settled.append((waiting, confirmation, action))
+                self.remember(waiting.time_stamp << 32 | waiting.ordinal)
             else:
                 kept.append(
                     (
