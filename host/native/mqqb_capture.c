@@ -791,33 +791,25 @@ static int32_t drain(mqqb_capture *c, uint32_t connection)
 
 /* ---- connections ------------------------------------------------------------------------------ */
 
-static inline uint64_t end_hash(const mqqb_capture_end *end, uint32_t port)
+static inline uint64_t end_hash(const mqqb_capture_end *end)
 {
     uint64_t hash = ((uint64_t)end->word[0] << 32 | end->word[1]) * 0x9E3779B97F4A7C15u;
 
-    hash ^= (((uint64_t)end->word[2] << 32 | end->word[3]) + port) * 0xC2B2AE3D27D4EB4Fu;
+    hash ^= (((uint64_t)end->word[2] << 32 | end->word[3]) + end->word[4]) * 0xC2B2AE3D27D4EB4Fu;
     return mixed(hash); /* else two ends whose addresses add up to the same would be the same */
 }
 
 static inline uint64_t connection_hash(const mqqb_capture_end end[2])
 {
-    return mixed(end_hash(&end[0], end[0].word[4]) + end_hash(&end[1], end[1].word[4]));
-}
-
-static inline uint64_t pair_hash(const mqqb_capture_end end[2])
-{
-    return mixed(end_hash(&end[0], 0) + end_hash(&end[1], 0));
+    return mixed(end_hash(&end[0]) + end_hash(&end[1]));
 }
 
 static inline int is_ours(const mqqb_capture *c, const mqqb_capture_end end[2])
 {
-    uint64_t hash;
-
     if (c->parts <= 1) {
         return 1;
     }
-    hash = c->by_ports != 0 ? connection_hash(end) : pair_hash(end);
-    return (hash >> 16 & 0xFFFFFFFFu) % c->parts == c->part;
+    return (connection_hash(end) >> 16 & 0xFFFFFFFFu) % c->parts == c->part;
 }
 
 /* Is its place in the index, which is 0 if there is none. *side: which end end[0] is. */
@@ -1020,7 +1012,6 @@ static inline uint64_t manager_of(const uint8_t *guid)
 /* A TCP segment. */
 static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t *in, uint64_t size)
 {
-    c->pair = pair_hash(end) | 1;
     c->key = connection_hash(end) | 1;
     c->managers[0] = c->managers[1] = 0;
     if (size >= MQQB_ESTABLISH_TIME_STAMP_AT && check_base_header(in) == MQQB_OK) {
@@ -1040,7 +1031,6 @@ static void end_route(mqqb_capture *c, uint64_t place, uint32_t link, uint64_t s
     if (c->routed != NULL && c->key != 0) {
         mqqb_capture_routed *const r = &c->routed[c->routed_used++];
         r->key = c->key;
-        r->pair = c->pair;
         r->managers[0] = c->managers[0];
         r->managers[1] = c->managers[1];
         r->place = place;
@@ -1053,11 +1043,6 @@ static void end_route(mqqb_capture *c, uint64_t place, uint32_t link, uint64_t s
         r->wire = (uint32_t)wire;
         c->key = 0;
     }
-}
-
-uint64_t mqqb_capture_pair(const mqqb_capture_connection *k)
-{
-    return pair_hash(k->end) | 1;
 }
 
 void mqqb_capture_gather(const uint8_t *file, const mqqb_capture_routed *routed, const uint32_t *which, uint64_t count,

@@ -154,11 +154,11 @@ typedef struct {
 } mqqb_capture_interface;
 
 /* A frame of TCP port 1801, to be read in the order of moments, or by the task that replays its connection. key: the same for all frames
- * of a connection. pair: for all frames of two hosts. managers: of the GUIDs in a packet that begins in the frame, a number each; 0:
+ * of a connection. managers: of the GUIDs in a packet that begins in the frame, a number each; 0:
  * none. moment: its time; or, of a frame that comes more than MQQB_CAPTURE_WINDOW behind later ones, the greatest time before it, because
  * the clock was set back. */
 typedef struct {
-    uint64_t key, pair, managers[2];
+    uint64_t key, managers[2];
     uint64_t place; /* of its bytes in the file */
     int64_t time, moment;
     uint32_t file, frame; /* the file's number in `files`; from 1 */
@@ -174,11 +174,10 @@ typedef struct {
 
 /* All zeros at first, but for what is marked: that is the caller's to set, before mqqb_capture_start and when a status asks for it. */
 typedef struct {
-    const uint8_t *const *files; /* caller: the files in memory, readable until the capture is finished */
-    uint64_t size;               /* caller: bytes of the file that is read now */
-    uint32_t file;               /* caller: its number */
-    uint32_t part, parts;        /* caller: read only connections whose hash modulo parts is part */
-    uint32_t by_ports;           /* caller: 1: ports count for the hash; 0: all connections of two hosts are one part */
+    const uint8_t *const *files;          /* caller: the files in memory, readable until the capture is finished */
+    uint64_t size;                        /* caller: bytes of the file that is read now */
+    uint32_t file;                        /* caller: its number */
+    uint32_t part, parts;                 /* caller: read only connections whose hash modulo parts is part */
     mqqb_capture_columns columns;         /* caller */
     uint32_t rows, capacity;              /* rows written, caller: at most so many, at least 16 */
     mqqb_capture_connection *connections; /* caller */
@@ -204,7 +203,7 @@ typedef struct {
     uint32_t unread_link; /* the link type of the first of those, MQQB_CAPTURE_CUT or MQQB_CAPTURE_WRAPPED */
     uint64_t next, label_used, packets_used;
     int64_t latest; /* the greatest time of the file */
-    uint64_t key, pair, managers[2];
+    uint64_t key, managers[2];
     int64_t time;
     int64_t moment;                 /* of the frame that is read */
     uint32_t set_back, spare;       /* 1: the clock was set back, and has not come to `latest` again */
@@ -253,9 +252,6 @@ uint64_t mqqb_capture_keep(mqqb_capture *c, uint8_t *out, uint8_t *files);
  * filled again: mqqb_capture_rehash. What the queue of waiting frames refers to is kept. */
 enum { MQQB_CAPTURE_KEEP = 0, MQQB_CAPTURE_FORGET_ENDED = 1, MQQB_CAPTURE_FORGET = 2 };
 uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers);
-
-/* mqqb_capture_routed.pair of its frames. */
-uint64_t mqqb_capture_pair(const mqqb_capture_connection *k);
 
 /* Put frames that were routed one behind the other, each behind its mqqb_capture_frame. */
 void mqqb_capture_gather(const uint8_t *file, const mqqb_capture_routed *routed, const uint32_t *which, uint64_t count,

@@ -79,33 +79,15 @@ def of_captures(found: Rows) -> Counter[tuple[Any, ...]]:
                    for name, rows in found.items() for row in rows)  # fmt: skip
 
 
-@pytest.mark.parametrize("by_ports", [False, True, None])
 @pytest.mark.parametrize("parts", [2, 3, 5])
-def test_parts_are_a_division_and_batches_do_not_matter(parts: int, by_ports: bool | None, tmp_path: Path) -> None:
-    paths = list(map(str, capture_generator.generate(parts + 5 * bool(by_ports), tmp_path).paths))
+def test_parts_are_a_division_and_batches_do_not_matter(parts: int, tmp_path: Path) -> None:
+    paths = list(map(str, capture_generator.generate(parts, tmp_path).paths))
     whole, _ = taken(paths)
     assert taken(paths, rows=17)[0] == whole
-    shares = [taken(paths, part, parts, by_ports=by_ports)[0] for part in range(parts)]
+    shares = [taken(paths, part, parts)[0] for part in range(parts)]
     assert sum(map(of_captures, shares), Counter()) == of_captures(whole)
     for one, other in itertools.combinations(shares, 2):
         assert not set(one) & set(other)
-
-
-def test_the_hosts_of_a_fleet_are_divided_and_two_hosts_are_divided_by_their_ports(tmp_path: Path) -> None:
-    def fleet(hosts: int) -> list[str]:
-        frames = []
-        for number in range(64):
-            sender = End(bytes([10, 0, 0, 1 + number % hosts]), 50000 + number)
-            frames += [ip(sender, SERVER, 999, 0, SYN), ip(sender, SERVER, 1000, 0, ACK, FRAMES[5])]
-        return put(tmp_path, [pcap(frames)])
-
-    for hosts, by_ports in ((64, False), (1, True)):
-        paths = fleet(hosts)
-        assert columnar.divides_by_ports(paths, 2) == by_ports
-        sizes = [sum(name.endswith(":1801") for name in taken(paths, part, 2)[0]) for part in (0, 1)]
-        assert sum(sizes) == 64
-        assert min(sizes) > 16
-    assert not columnar.divides_by_ports(paths, 1)
 
 
 # ---- files --------------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ static inline uint8_t *keep(mqqb_capture *c, uint64_t *bytes)
 /* Everything in these files, 16 rows at a time. Whatever has no room gets a little more of it, again and again.
  * all_columns: 0, without the details; 1, all; 2, every other one; 3, the others. */
 static inline void read_files(reading *r, const file *files, unsigned count, uint32_t part, uint32_t parts,
-                              uint32_t by_ports, int all_columns)
+                              int all_columns)
 {
     static uint8_t scratch[MQQB_CAPTURE_SCRATCH];
     const uint8_t *in[FILES_MAX];
@@ -303,7 +303,6 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
     c->files = in;
     c->part = part;
     c->parts = parts;
-    c->by_ports = by_ports;
     c->capacity = 16;
     c->scratch = scratch;
     grow_connections(c, 1);

@@ -85,7 +85,7 @@ static void one_capture(const uint8_t *data, size_t size)
         }
         record(&files[1], frame, (in[6] & 0x40) != 0 ? n / 2 : n, n);
     }
-    read_files(&r, files, 2, 0, 1, 0, 1);
+    read_files(&r, files, 2, 0, 1, 1);
     for (size_t i = 0; i < r.rows; i++) {
         const uint32_t kind = r.column[MQQB_SCAN_KIND][i];
         REQUIRE(kind <= MQQB_KIND_FOREIGN);

@@ -295,7 +295,7 @@ class Follower:
 
     def _fresh(self, files: Sequence[File]) -> State:
         start = replay.start_of([file.path for file in files if Path(file.path).exists()])
-        return State(0, [], columnar.Decoder([], 0, 1, False), replay.Auditor(start), [])
+        return State(0, [], columnar.Decoder([]), replay.Auditor(start), [])
 
     def _latest(self) -> State:
         """The last state; a new one if it is of another version and all its files are there."""

@@ -99,7 +99,7 @@ def partials(spark: SparkSession, files: Sequence[str], start: int, shares: int)
 
 def route(file: int, path: str) -> Iterator[tuple[int, int, NDArray[np.uint64], bytes] | Report]:
     """Pieces of a file: number, first moment, connections (key, bytes), packed frames; and at last the report."""
-    router = Router(file, path, (0, 1, 0), None)
+    router = Router(file, path, (0, 1), None)
     connections, managers = [np.zeros((0, 2), np.uint64)], [np.zeros((0, 3), np.uint64)]
     number, waiting = 0, list[Routed]()
     while not router.ended:

@@ -76,7 +76,7 @@ def shares(size: int, places: int | None) -> int:
 
 def _problem(path: str) -> str:
     """Why there is nothing to look at in this file."""
-    decoder = columnar.Decoder([path], 0, 1, False)
+    decoder = columnar.Decoder([path])
     for _ in columnar.read_on(decoder, BATCH_ROWS, COLUMNS, finish=True):
         pass
     why = [damage.text for damage in decoder.damages]

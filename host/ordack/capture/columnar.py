@@ -1,6 +1,5 @@
 """Captures to column batches: the C core's mqqb_capture behind numpy arrays."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,6 @@ COLUMNS = SCAN_COLUMNS + PLACE_COLUMNS + DETAIL_COLUMNS
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 
 _BEGINNING = 1 << 18  # bytes of what was packed that have its first frame, but for odd cases
-_SAMPLE = 16 << 20  # bytes that decide how connections are divided
 _LABEL_BYTES = 64  # of an average label at most, before a batch is full early
 
 
@@ -113,8 +111,8 @@ class Decoder(Tables):
     one before those read now, and these. closed: those that are read. latest: the greatest time of all files so far.
     """
 
-    def __init__(self, paths: Sequence[str], part: int, parts: int, by_ports: bool) -> None:
-        super().__init__(part, parts, by_ports)
+    def __init__(self, paths: Sequence[str], part: int = 0, parts: int = 1) -> None:
+        super().__init__(part, parts)
         self.paths = list(paths)
         self.damages: list[Damage] = []
         self.spans: dict[int, tuple[int, int]] = {}
@@ -193,7 +191,7 @@ class Decoder(Tables):
         """The next file, and its first frame; those without one are done."""
         c = self.c
         for number in numbers:
-            router = Router(number, self.paths[number], (c.part, c.parts, c.by_ports), stop)
+            router = Router(number, self.paths[number], (c.part, c.parts), stop)
             pointers[number] = router.file.pointer
             while not router.ended and router.latest < 0:
                 self._more(router)
@@ -418,36 +416,19 @@ def hosts_of(ends: Words) -> list[tuple[bytes, bytes]]:
 
 def is_capture(path: str) -> bool:
     """Does this file begin as pcap and pcapng do? OSError if it cannot be read."""
-    return Decoder([path], 0, 1, False).begin(_BEGINNING)[0]
+    return Decoder([path]).begin(_BEGINNING)[0]
 
 
 def first_time(path: str) -> float:
     """Time of a file's first frame, s since 1970; infinity if it has none. OSError if it cannot be read."""
-    found = Decoder([path], 0, 1, False).begin(_BEGINNING)[1]
-    return found if found < float("inf") else Decoder([path], 0, 1, False).begin(packed.UNPACKED_MAX)[1]
+    found = Decoder([path]).begin(_BEGINNING)[1]
+    return found if found < float("inf") else Decoder([path]).begin(packed.UNPACKED_MAX)[1]
 
 
 def in_order(paths: Sequence[str | Path]) -> list[str]:
     """Files by the time of their first frame. OSError if one cannot be read."""
     names = list(map(str, paths))
     return [name for _, name in sorted(zip(each(first_time, names), names, strict=True))]
-
-
-def divides_by_ports(paths: Sequence[str], parts: int) -> bool:
-    """Is the traffic of too few hosts to be divided by them? Told from the beginnings of three of the files."""
-    if parts <= 1:
-        return False
-    pairs: Counter[frozenset[bytes]] = Counter()
-    counts = np.zeros(0, np.int64)
-    chosen = sorted({0, len(paths) // 2, len(paths) - 1})
-    decoder = Decoder([paths[number] for number in chosen], 0, 1, False)
-    for batch in decoder.batches([_Table(1 << 14, ("connection",), False, False)], 1 << 14, _SAMPLE // len(chosen)):
-        found = np.bincount(batch["connection"], minlength=len(counts))
-        found[: len(counts)] += counts
-        counts = found
-    for hosts, count in zip(hosts_of(decoder.ends()), counts.tolist(), strict=False):  # the last may have no rows
-        pairs[frozenset(hosts)] += count
-    return bool(pairs) and max(pairs.values()) * 2 * parts > pairs.total()
 
 
 def batches(
@@ -459,24 +440,20 @@ def batches(
     *,
     labels: bool = False,
     correlations: bool = False,
-    by_ports: bool | None = None,
     ordered: bool = False,
 ) -> Iterator[PacketColumns]:
     """The packets of a capture that is in one or more files, in the order of their first frames.
 
-    Of the connections, those whose hash modulo parts is part; by_ports: ports count for the hash (None: found out, the
-    same in all parts). rows: of a batch at most, at least 16. columns: only these; None: those of SCAN_COLUMNS and
-    PLACE_COLUMNS. labels, correlations: labels as text and CorrelationID, too. ordered: paths are in their order.
-    Memory grows with the number of connections, not with the size of the files. OSError if a file cannot be read; what
-    is wrong in it is in Decoder.damages.
+    Of the connections, those whose hash modulo parts is part. rows: of a batch at most, at least 16. columns: only
+    these; None: those of SCAN_COLUMNS and PLACE_COLUMNS. labels, correlations: labels as text and CorrelationID, too.
+    ordered: paths are in their order. Memory grows with the number of connections, not with the size of the files.
+    OSError if a file cannot be read; what is wrong in it is in Decoder.damages.
     """
     if not 0 <= part < parts or rows < 16:
         raise ValueError(f"part {part} of {parts}, {rows} rows: part counts from 0, and a batch has at least 16 rows")
     columns = SCAN_COLUMNS + PLACE_COLUMNS if columns is None else tuple(columns)
     files = list(map(str, paths)) if ordered else in_order(paths)
-    if by_ports is None:
-        by_ports = divides_by_ports(files, parts)
-    yield from read_on(Decoder(files, part, parts, by_ports), rows, columns, True, labels, correlations)
+    yield from read_on(Decoder(files, part, parts), rows, columns, True, labels, correlations)
 
 
 def read_on(
@@ -501,4 +478,4 @@ def gathered(
 ) -> Iterator[PacketColumns]:
     """The packets in frames that were read elsewhere, as Decoder.gathered has it. paths: in their order."""
     tables = [_Table(rows, columns, labels=False, correlations=False) for _ in range(2)]
-    yield from Decoder(paths, 0, 1, False).gathered(read, chunks, tables, rows)
+    yield from Decoder(paths).gathered(read, chunks, tables, rows)

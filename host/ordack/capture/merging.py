@@ -21,7 +21,6 @@ WINDOW_NS: int = lib.MQQB_CAPTURE_WINDOW
 ROUTED = np.dtype(
     [
         ("key", "u8"),
-        ("pair", "u8"),
         ("managers", "u8", 2),
         ("place", "u8"),
         ("time", "i8"),
@@ -84,14 +83,14 @@ class Router:
     it. first: the time of the first frame. damage: why the file could be read only in part.
     """
 
-    def __init__(self, number: int, path: str, division: tuple[int, int, int], end: int | None) -> None:
-        """division: part, parts, by_ports of mqqb_capture."""
+    def __init__(self, number: int, path: str, division: tuple[int, int], end: int | None) -> None:
+        """division: part, parts of mqqb_capture."""
         self.number, self.path = number, path
         self.file = CaptureFile(path)
         self.c = c = ffi.new("mqqb_capture *")
         self._pointers = ffi.new("uint8_t *[]", [self.file.pointer] * (number + 1))
         c.files, c.file, c.capacity = ffi.cast("const uint8_t *const *", self._pointers), number, 16
-        c.part, c.parts, c.by_ports = division
+        c.part, c.parts = division
         c.connections_size, c.segments_size = 1, 2  # of which none is made
         self._end = self.file.size if end is None else min(end, self.file.size)
         self._table = np.empty(_FRAMES, ROUTED)

@@ -129,7 +129,7 @@ def packets(file: BinaryIO, first: bytes = b"", tally: Tally | None = None) -> I
     first: what was read of the file already. Each packet comes as soon as the file has it, also from a pipe. Memory
     grows with the number of connections, not with the file. CaptureError behind the last packet if the file is damaged.
     """
-    tables, batch = Tables(0, 1, by_ports=False), _Batch()
+    tables, batch = Tables(), _Batch()
     directions = _Directions(tables)
     c = tables.c
     c.capacity, c.columns, c.pause = _ROWS, batch.pointers[0], (1 << 64) - 1

@@ -189,9 +189,9 @@ class Dictionary:
 class Tables:
     """A mqqb_capture with the tables that it fills. kept: {number of a file that is gone: what waits of it}."""
 
-    def __init__(self, part: int, parts: int, by_ports: bool) -> None:
+    def __init__(self, part: int = 0, parts: int = 1) -> None:
         self.c = c = ffi.new("mqqb_capture *")
-        c.part, c.parts, c.by_ports = part, parts, by_ports
+        c.part, c.parts = part, parts
         self._managers, self._queues = Dictionary(c.dictionary[0]), Dictionary(c.dictionary[1])
         self._connections: bytes | mmap.mmap = b""
         self._segments: bytes | mmap.mmap = b""

@@ -379,7 +379,7 @@ def arrow_batches(part: Part, columns: Sequence[Column], schema: pa.Schema) -> I
     """The rows of one task."""
     names = {column.name for column in columns}
     needs = tuple(dict.fromkeys(["kind", *(need for column in columns for need in column.needs)]))
-    decoder = Decoder(part.paths, part.number, part.of, part.by_ports)
+    decoder = Decoder(part.paths, part.number, part.of)
     cache = _Texts(decoder)
     for batch in columnar.read_on(decoder, BATCH_ROWS, needs, True, "label" in names, "correlation_id" in names):
         view = _View(batch, cache, part.number, part.of)
@@ -398,11 +398,10 @@ class Part(InputPartition):  # type: ignore[misc, unused-ignore]
     paths: list[str]
     number: int
     of: int
-    by_ports: bool
 
-    def __init__(self, paths: list[str], number: int, of: int, by_ports: bool) -> None:
+    def __init__(self, paths: list[str], number: int, of: int) -> None:
         super().__init__(None)
-        self.paths, self.number, self.of, self.by_ports = paths, number, of, by_ports
+        self.paths, self.number, self.of = paths, number, of
 
 
 def _is_capture(path: str) -> bool:
@@ -523,8 +522,7 @@ class PacketReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         gc.freeze()  # what is imported: pyspark collects garbage after each plan and task, 20 ms of processor time
         paths = columnar.in_order(self._paths)
-        by_ports = columnar.divides_by_ports(paths, self._count)
-        return [Part(paths, number, self._count, by_ports) for number in range(self._count)]
+        return [Part(paths, number, self._count) for number in range(self._count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
