@@ -198,6 +198,12 @@ class Outcomes:
             queue.sending = 0
             self._commits.must_commit = True
         self.settle()
+        if entries and entries[-1].tx_sequence_id < queue.stream.tx_sequence_id:
+            if len(self.strangers) > 8:
+                self.strangers.clear()
+            self.strangers[entries[-1].tx_sequence_id] = (
+                1 << 62
+            )  # begun here: late OrderAcks for it say nothing of lives
         table = queue.stream.table
         if (
             table
