@@ -14,7 +14,6 @@
 
 #define NONE 0xFFFFFFFFu
 #define TCP_PORT 1801u
-#define PING_PORT 3527u
 #define TLS_HANDSHAKE 0x16u /* a record's first byte */
 #define TLS_VERSION 3u      /* its second one */
 #define VXLAN_PORT 4789u
@@ -40,8 +39,6 @@
 /* Answers of read_frame besides mqqb_capture's statuses. */
 #define FRAME_DONE 0
 #define FRAME_AGAIN 8 /* once drain is done */
-
-#define IS_UDP (1u << 17) /* in mqqb_capture_end's last word */
 
 #define FIN 1u
 #define SYN 2u

@@ -1,7 +1,6 @@
 /* mqqb_capture.h: from the bytes of pcap and pcapng files to columns of packets: frames, IP, TCP put together again, mqqb_scan.
  * For hosts (captures, pipelines); firmware leaves this file out. Nothing is allocated: all tables are the caller's, who makes
- * them larger when a status asks for it. Only connections to or from TCP port 1801 are looked at; with
- * mqqb_capture_columns.packets pings, too.
+ * them larger when a status asks for it. Only connections to or from TCP port 1801 are looked at.
  *
  * COST. A frame whose packets lie in it whole is scanned where it is. Bytes that wait (for what is missing before them, or for
  * the rest of their packet) are references into the files, so that memory grows with connections, not with bytes. */
@@ -26,10 +25,8 @@ enum {
     MQQB_KIND_END =
         10, /* MQQB_SCAN_STATUS: one of the next; MQQB_SCAN_TOTAL_SIZE: bytes left over of an incomplete packet */
     MQQB_KIND_FOREIGN =
-        11, /* the first bytes behind the SYN are no packet, and the other direction has said none: another protocol. As
+        11 /* the first bytes behind the SYN are no packet, and the other direction has said none: another protocol. As
              * MQQB_KIND_MALFORMED, but for TLS, which may carry ours */
-    MQQB_KIND_PING =
-        12 /* a datagram of MQQB_SCAN_TOTAL_SIZE bytes from or to UDP port 3527, only if packets are wanted */
 };
 
 /* MQQB_SCAN_STATUS of MQQB_KIND_END. */
@@ -128,7 +125,7 @@ typedef struct {
     uint32_t code[4];               /* the last found in the dictionaries */
 } mqqb_capture_direction;
 
-/* Address and port of an end: bytes as on the wire, 4 for IPv4, then zeros; port, and 1 << 16 for IPv6, 1 << 17 for UDP. */
+/* Address and port of an end: bytes as on the wire, 4 for IPv4, then zeros; port, and 1 << 16 for IPv6. */
 typedef struct {
     uint32_t word[5];
 } mqqb_capture_end;

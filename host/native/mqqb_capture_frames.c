@@ -81,32 +81,14 @@ static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v
     return read_tcp(c, end, in[13], be32(in + 8), &s, (uint32_t)v->wire);
 }
 
-/* A UDP header and what follows: a ping. There is room for a row, a packet and a connection. */
-static int32_t read_udp(mqqb_capture *c, mqqb_capture_end end[2], view *v)
+/* A UDP header: is it a tunnel's? */
+static int32_t read_udp(view *v)
 {
     const uint8_t *const in = v->in;
-    uint32_t side;
-    uint32_t *place;
 
-    if (!pass(v, 8) || be16(in + 4) < 8) {
-        return FRAME_DONE;
-    }
-    shorten(v, be16(in + 4) - 8u);
-    if (be16(in + 2) == VXLAN_PORT) {
+    if (pass(v, 8) && be16(in + 4) >= 8 && be16(in + 2) == VXLAN_PORT) {
         v->unread = MQQB_CAPTURE_WRAPPED;
-        return FRAME_DONE;
     }
-    if (c->columns.packets == NULL || (be16(in) != PING_PORT && be16(in + 2) != PING_PORT)) {
-        return FRAME_DONE;
-    }
-    end[0].word[4] |= be16(in) | IS_UDP;
-    end[1].word[4] |= be16(in + 2) | IS_UDP;
-    place = find(c, end, &side);
-    if (*place == 0) {
-        side = connect(c, place, end, 0);
-    }
-    put_packet(c, v->in, v->size);
-    tell(c, *place - 1, side, MQQB_KIND_PING, 0, (uint32_t)v->size);
     return FRAME_DONE;
 }
 
@@ -124,7 +106,7 @@ static int32_t read_carried(mqqb_capture *c, mqqb_capture_end end[2], view *v, u
         return FRAME_DONE;
     }
     if (protocol == 17) {
-        return read_udp(c, end, v);
+        return read_udp(v);
     }
     return protocol == 6 ? read_tcp_header(c, end, v) : FRAME_DONE;
 }

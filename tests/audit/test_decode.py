@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import dpkt
 import packet_build
 import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
@@ -257,24 +256,16 @@ def test_captures(tmp_path: Path, form: str) -> None:
     assert found[0]["fields"] == one(FRAMES[3])["fields"]
 
 
-def test_a_capture_with_pings_and_a_hole() -> None:
-    udp = dpkt.udp.UDP(sport=4057, dport=3527, ulen=32, data=FRAMES[1])
-    bad = dpkt.udp.UDP(sport=4057, dport=3527, ulen=12, data=b"noise")
-    pings = [
-        bytes(dpkt.ip.IP(src=b"\1\2\3\4", dst=b"\1\2\3\5", p=17, len=20 + len(data), data=data)) for data in (udp, bad)
-    ]
-    data = pcap([*pings, syn(999), segment(1000, FRAMES[5]), segment(1064, FRAMES[8])])
+def test_a_capture_with_a_hole() -> None:
+    data = pcap([syn(999), segment(1000, FRAMES[5]), segment(1064, FRAMES[8])])
     status, found = objects("-", stdin=data)
     assert status == 3
     assert [(item["packet"], item["offset"]) for item in found] == [
-        ("Ping", 0),
-        ("malformed", 0),
         ("ConnectionParameters", 0),
         ("malformed", 32),
         ("SessionAck", 64),
     ]
-    assert found[0]["connection"] == "1.2.3.4:4057>1.2.3.5:3527"
-    assert "32 bytes from offset 32" in found[3]["error"]["reason"]
+    assert "32 bytes from offset 32" in found[1]["error"]["reason"]
 
 
 # ---- exit statuses ------------------------------------------------------------------------------

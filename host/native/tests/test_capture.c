@@ -139,7 +139,7 @@ static void finish(void)
     check_routed();
 }
 
-/* The rows' kinds, as digits, A for an end, B for another protocol, and C for a ping; directions as they are. */
+/* The rows' kinds, as digits, A for an end, B for another protocol; directions as they are. */
 static const char *kinds(int direction)
 {
     static char text[ROWS_MAX + 1];
@@ -147,7 +147,7 @@ static const char *kinds(int direction)
 
     for (uint32_t i = 0; i < r->rows; i++) {
         if (direction < 0 || K(DIRECTION)[i] == (uint32_t)direction) {
-            text[n++] = "0123456789ABC"[S(KIND)[i]];
+            text[n++] = "0123456789AB"[S(KIND)[i]];
         }
     }
     text[n] = 0;
@@ -946,32 +946,6 @@ static uint32_t found_with(size_t at, unsigned width, uint32_t value)
     return r->rows;
 }
 
-/* An IP datagram of this protocol between 10.1.0.1 and 10.1.0.2, as a record. */
-static void outer(uint8_t protocol, const uint8_t *head, size_t head_size, const uint8_t *inner, size_t size)
-{
-    static uint8_t out[70000];
-
-    memset(out, 0, 20);
-    out[0] = 0x45;
-    be(out + 2, 20 + head_size + size, 2);
-    out[9] = protocol;
-    le(out + 12, 0x0100010A, 4);
-    le(out + 16, 0x0200010A, 4);
-    memcpy(out + 20, head, head_size);
-    memcpy(out + 20 + head_size, inner, size);
-    record(&f, out, 20 + head_size + size, 20 + head_size + size);
-}
-
-static void udp(uint32_t from, uint32_t to, const uint8_t *data, size_t size)
-{
-    uint8_t head[8] = {0};
-
-    be(head, from, 2);
-    be(head + 2, to, 2);
-    be(head + 4, 8 + size, 2);
-    outer(17, head, 8, data, size);
-}
-
 static void test_what_is_wrapped(void)
 {
     static const struct {
@@ -1011,38 +985,6 @@ static void test_what_is_wrapped(void)
     record(&f, frame, 27, 60);
     finish();
     CHECK_EQ(r->c.unread_link, MQQB_CAPTURE_CUT);
-}
-
-static void test_pings(void)
-{
-    const uint8_t answer[] = {1, 2, 3, 4, 5};
-
-    pcap(&f, 101, 0, 0);
-    udp(4057, 3527, (const uint8_t *)"ping", 4);
-    udp(3527, 4057, answer, sizeof answer);
-    udp(4057, 3527, (const uint8_t *)"ping", 4);
-    udp(4058, 3528, (const uint8_t *)"ping", 4);
-    outer(17, (const uint8_t[]){0, 9, 0x0D, 0xC7, 0, 12, 0, 0}, 8, (const uint8_t *)"ping and more", 13);
-    read_files(r, &f, 1, 0, 1, 0);
-    CHECK_KINDS(-1, "");
-    read_files(r, &f, 1, 0, 1, 1);
-    CHECK_KINDS(-1, "CCCC");
-    CHECK_EQ(K(CONNECTION)[0] + K(CONNECTION)[2], 0);
-    CHECK_EQ(K(CONNECTION)[1], 1); /* other ports: here, both came from the same end */
-    CHECK_EQ(K(FRAME)[2], 3);
-    CHECK_EQ(S(TOTAL_SIZE)[1], sizeof answer);
-    CHECK_EQ(r->packet_end[0], 4);
-    CHECK_EQ(r->packet_end[1], 4 + (int64_t)sizeof answer);
-    CHECK(memcmp(r->packets, "ping\1\2\3\4\5pingping", 17) == 0);
-    CHECK_EQ(r->packet_end[3], 17);
-
-    pcap(&f, 101, 0, 0);
-    for (unsigned i = 0; i < 100; i++) {
-        udp(4057, 3527, stream, 65000);
-    }
-    read_files(r, &f, 1, 0, 1, 1);
-    CHECK_EQ(r->rows, 100);
-    CHECK(r->grown[MQQB_CAPTURE_ROWS] > 6); /* there was no room for the bytes of 16 */
 }
 
 static void test_bytes_of_packets(void)
@@ -1424,7 +1366,6 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_routed);
     RUN("mqqb_capture.h", test_moments);
     RUN("mqqb_capture.h", test_links);
-    RUN("mqqb_capture.h", test_pings);
     RUN("mqqb_capture.h", test_bytes_of_packets);
     RUN("mqqb_capture.h", test_what_is_no_tcp_of_ours);
     RUN("mqqb_capture.h", test_headers_of_ipv6);

@@ -532,7 +532,7 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
     try:
         for item in one_by_one.packets(file, first, tally):
             place = {"connection": item.connection, "frame": item.frame, "time": item.time, "offset": item.offset}
-            yield _problem(item.problem, **place) if item.problem else _parse(item.data, item.ping, **place)
+            yield _problem(item.problem, **place) if item.problem else _parse(item.data, False, **place)
     except one_by_one.CaptureError as error:
         damage = str(error)
     if tally.unread:

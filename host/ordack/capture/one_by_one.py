@@ -32,8 +32,7 @@ class FoundPacket(NamedTuple):
 
     connection: addresses and ports of sender and receiver. time: of the frame in which it begins, s since 1970. frame:
     its number, from 1. offset: in the direction of the connection, from the byte behind the SYN on, or from the first
-    one captured; modulo 2^32. data: of a packet whose end is unknown its first 16 bytes. ping: a datagram, no packet of
-    a connection.
+    one captured; modulo 2^32. data: of a packet whose end is unknown its first 16 bytes.
     """
 
     connection: str
@@ -42,7 +41,6 @@ class FoundPacket(NamedTuple):
     offset: int
     data: bytes
     problem: str = ""
-    ping: bool = False
 
 
 CUT, WRAPPED = lib.MQQB_CAPTURE_CUT, lib.MQQB_CAPTURE_WRAPPED
@@ -100,9 +98,7 @@ class _Directions:
             f"{ends[row['direction']]}>{ends[1 - row['direction']]}", time, row["frame"], row["offset"], data
         )
         direction = row["connection"], row["direction"]
-        if row["kind"] == reading.PING:
-            yield place._replace(ping=True)
-        elif row["kind"] == reading.OLDER:
+        if row["kind"] == reading.OLDER:
             self._older[direction] = place
         elif row["kind"] == reading.HOLE:
             self._older.pop(direction, None)
@@ -124,7 +120,7 @@ class _Directions:
 
 
 def packets(file: BinaryIO, first: bytes = b"", tally: Tally | None = None) -> Iterator[FoundPacket]:
-    """The packets of a capture, in the order in which they become complete, and the pings.
+    """The packets of a capture, in the order in which they become complete.
 
     first: what was read of the file already. Each packet comes as soon as the file has it, also from a pipe. Memory
     grows with the number of connections, not with the file. CaptureError behind the last packet if the file is damaged.

@@ -14,9 +14,9 @@ from _mqqb import ffi, lib
 from ordack.capture import packed
 from ordack.config.paths import LEAST, MOST, RemoteFile, path_of
 
-MALFORMED, HOLE, BEGIN, OLDER, END, FOREIGN, PING = (
+MALFORMED, HOLE, BEGIN, OLDER, END, FOREIGN = (
     lib.MQQB_KIND_MALFORMED, lib.MQQB_KIND_HOLE, lib.MQQB_KIND_BEGIN, lib.MQQB_KIND_OLDER, lib.MQQB_KIND_END,
-    lib.MQQB_KIND_FOREIGN, lib.MQQB_KIND_PING,
+    lib.MQQB_KIND_FOREIGN,
 )  # fmt: skip
 
 _ERRORS = {
