@@ -236,65 +236,16 @@ def _answer(lines: TextIO) -> None:
     raise OSError("QEMU ended")
 
 
-class QemuBoard(Board):
-    """A machine in QEMU. `folder` holds the flash."""
-
-    host = HOST
-    listen = LOOPBACK
-    line: Path | None = None
-    ways: tuple[str, ...] = (POWER,)
-
-    def __init__(self, target: str, folder: Path, application: Path, limits: Limits) -> None:
-        self.target = target
-        self.limits = limits
-        self.log = Log()
-        self.folder = folder
-        self.application = application
-        self.sockets = Path(tempfile.mkdtemp(prefix="board-"))  # the path of a Unix socket must be short
-        self.qemu = Qemu(self.command(), self.log, folder, self.sockets / "control")
-
-    def command(self) -> list[str | Path]:
-        """QEMU and its arguments, but for the control socket."""
-        raise NotImplementedError
-
-    def write_flash(self, config: dict[str, object]) -> None:
-        """Make the flash, with the application and its configuration."""
-        raise NotImplementedError
-
-    @property
-    def life(self) -> int:
-        return self.qemu.life
-
-    @property
-    def alive(self) -> bool:
-        return self.qemu.alive
-
-    def deploy(self, settings: dict[str, object]) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        self.write_flash(settings)
-
-    def kill(self) -> None:
-        self.qemu.kill()
-
-    def power_up(self) -> None:
-        self.qemu.power_up()
-
-    def reset(self) -> None:
-        self.qemu.reset()
-
-    def close(self) -> None:
-        self.kill()
-        shutil.rmtree(self.sockets, ignore_errors=True)
-
-
-class Mps2Board(QemuBoard):
-    """A microcontroller with a heap of `heap` KiB.
+class Mps2Board(Board):
+    """A microcontroller in QEMU with a heap of `heap` KiB. `folder` holds the flash.
 
     With `network` it reaches the queue manager over its Ethernet, else over its UART 1, which hears nothing while the
     flash erases. UART 0 is its log.
     """
 
+    host = HOST
+    listen = LOOPBACK
+    line: Path | None = None
     ways: tuple[str, ...] = (POWER, RESET)
 
     def __init__(
@@ -311,9 +262,16 @@ class Mps2Board(QemuBoard):
         self._heap = heap
         self._network = network
         self._flash = mps2_flash(folder / "flash")
-        super().__init__(target, folder, application, Limits(max_size=1024, ahead=6, deadline_s=1800.0))
+        self.target = target
+        self.limits = Limits(max_size=1024, ahead=6, deadline_s=1800.0)
+        self.log = Log()
+        self.folder = folder
+        self.application = application
+        self.sockets = Path(tempfile.mkdtemp(prefix="board-"))  # the path of a Unix socket must be short
+        self.qemu = Qemu(self._command(), self.log, folder, self.sockets / "control")
 
-    def command(self) -> list[str | Path]:
+    def _command(self) -> list[str | Path]:
+        """QEMU and its arguments, but for the control socket."""
         program(self._chip.qemu[0], self.target)
         settings = f"heap={self._heap}" if self._network else f"heap={self._heap} erase_ms={ERASE_MS}"
         command = self._chip.command("flash", settings)
@@ -327,15 +285,38 @@ class Mps2Board(QemuBoard):
         link = "Ethernet" if self._network else "UART"
         return f"{self.target}: {self._chip.processor} in {self._chip.qemu[0]}, {self._heap} KiB of heap, over {link}"
 
-    def write_flash(self, config: dict[str, object]) -> None:
+    @property
+    def life(self) -> int:
+        return self.qemu.life
+
+    @property
+    def alive(self) -> bool:
+        return self.qemu.alive
+
+    def deploy(self, settings: dict[str, object]) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
         link = {"lan": True} if self._network else {"uart": 1, "baud": BAUD, "rxbuf": RXBUF}
-        config = {"capacity": MPS2_OUTBOX, **config, **link}
+        config = {"capacity": MPS2_OUTBOX, **settings, **link}
         program = {
             "main.py": MAIN.encode(),
             "application.mpy": compiled(self.application, self.target),
             "config.json": json.dumps(config).encode(),
         }
         self._flash.create(program, MPS2_PSRAM_SIZE)
+
+    def kill(self) -> None:
+        self.qemu.kill()
+
+    def power_up(self) -> None:
+        self.qemu.power_up()
+
+    def reset(self) -> None:
+        self.qemu.reset()
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.sockets, ignore_errors=True)
 
     def read_file(self, name: str) -> bytes:
         return self._flash.read(name)

@@ -20,7 +20,7 @@ from hil import campaign, part
 from hil.boards import POWER, RESET, ROOT, Line, Log, ProcessBoard
 from hil.campaign import main
 from hil.conftest import STANDIN, RunStandin
-from hil.emulated import M3, QemuBoard
+from hil.emulated import M3, Mps2Board
 from hil.faults import GOES_ON, UP, Cut, CutSchedule
 from hil.part import Mishaps
 from hil.progress import Progress, Starts
@@ -291,7 +291,7 @@ def test_what_a_board_cannot_do_is_status_2_and_says_why_and_the_board_is_let_go
     words: list[str], reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[str] = []
-    for kind in (ProcessBoard, QemuBoard):
+    for kind in (ProcessBoard, Mps2Board):
 
         def close(board: Any, close: Callable[[Any], None] = kind.close) -> None:
             closed.append(board.target)

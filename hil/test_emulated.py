@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hil.boards import BoardMissing
-from hil.emulated import M3, Flash, Mps2Board, QemuBoard
+from hil.emulated import M3, Flash, Mps2Board
 
 DEADLINE_S = 60.0
 
@@ -44,17 +44,17 @@ async def main(path):
         time.sleep(0.01)
 """
 
-Open = Callable[[str], QemuBoard]
+Open = Callable[[str], Mps2Board]
 
 
 @pytest.fixture
 def open_board(tmp_path: Path) -> Iterator[Open]:
     """Opens a board of a kind, with the application of these tests; skips the test if it is not here."""
-    opened: list[QemuBoard] = []
+    opened: list[Mps2Board] = []
     application = tmp_path / "application.py"
     application.write_text(APPLICATION)
 
-    def board(kind: str) -> QemuBoard:
+    def board(kind: str) -> Mps2Board:
         try:
             opened.append(Mps2Board(kind, tmp_path / "board", M3, True, application))
         except BoardMissing as reason:
@@ -67,7 +67,7 @@ def open_board(tmp_path: Path) -> Iterator[Open]:
         assert not one.sockets.exists()
 
 
-def is_on(board: QemuBoard) -> bool:
+def is_on(board: Mps2Board) -> bool:
     return board.alive
 
 

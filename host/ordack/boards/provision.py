@@ -32,8 +32,7 @@ SSID_BYTES_MAX, PASSWORD_BYTES = 32, range(8, 65)
 _OURS = re.compile(r".*/(?:authority|certificate|key)-[0-9a-f]{8}\.der")
 TLS_FILES = {"authority": "ca.der", "certificate": "{}.der", "key": "{}.key.der"}
 
-# 0: joined; 1: it is not there; 2: the password is wrong; 3: something else, and the driver's number for it; 4: there
-# is no Wi-Fi; 5: the firmware refuses an option, and what it says. And which network that is about.
+# None: joined; else why not, and the driver's number for it or what it says.
 _JOIN = """
 def _join(ssid, password, options, seconds):
     import time
@@ -41,33 +40,29 @@ def _join(ssid, password, options, seconds):
         import network
         network.WLAN
     except (ImportError, AttributeError):
-        return (4, 0, 0)
+        return ('none', 0)
     from ordack.node.board import Wifi
     try:
         wifi = Wifi(ssid, password, **options)
     except (AttributeError, OSError, TypeError, ValueError) as error:
-        return (5, str(error), 0)
-    count = 1 + len(options.get('more', ()))
+        return ('options', str(error))
+    rounds = 3 * (1 + len(options.get('more', ())))
     wlan = wifi.wlan
     wlan.active(True)
     wlan.disconnect()  # from where the configuration before led
     began = time.ticks_ms()
-    result = 3
     number = 0
-    while time.ticks_diff(time.ticks_ms(), began) < 1000 * seconds * count and (
-        result == 3 or wifi.attempts < 3 * count
-    ):
+    while time.ticks_diff(time.ticks_ms(), began) < 333 * seconds * rounds and (not number or wifi.attempts < rounds):
         _feed()
         if wifi.poll():
-            return (0, 0, (wifi.attempts - 1) % count)
+            return None
         time.sleep_ms(20)
         status = wlan.status()
         if status < 0 or 200 <= status < 1000:
             number = status
-            absent = getattr(network, 'STAT_NO_AP_FOUND', -2)
-            refused = (getattr(network, 'STAT_WRONG_PASSWORD', -3), 204)
-            result = 1 if status == absent else 2 if status in refused else 3
-    return (result, number, (wifi.attempts - 1) % count)
+    absent = getattr(network, 'STAT_NO_AP_FOUND', -2)
+    refused = (getattr(network, 'STAT_WRONG_PASSWORD', -3), 204)
+    return ('absent' if number == absent else 'password' if number in refused else 'join', number)
 """
 _SEND = """
 def _send(path, folder, seconds):
@@ -304,20 +299,20 @@ def _join(board: Board, config: dict[str, Any]) -> None:
     networks: list[str] = [config["ssid"], *(more[0] for more in options.get("more", ()))]
     board.run(_JOIN)
     call = f"print(_join({config['ssid']!r}, {config.get('password', '')!r}, {options!r}, {JOIN_S}))"
-    result, number, which = board.run(call, 2 * JOIN_S * len(networks))
-    ssid = networks[int(which)]
-    if result:
-        why = (
-            f"no Wi-Fi of the name {ssid!r} is there: is it spelled right, is it one of 2.4 GHz?",
-            f"the Wi-Fi {ssid!r} refuses the password: type it again",
-            f"the Wi-Fi {ssid!r} was not joined within {JOIN_S} s: is the password right, is it in reach? ({number})",
-            f"this board has no Wi-Fi, and is to join {ssid!r}: leave out --wifi, and ssid in its config.json",
-            f'the board\'s MicroPython refuses what its Wi-Fi is to be ({number}): correct "wifi" in its config.json',
-        )
-        others = (
-            f"none of {len(networks)} Wi-Fis was joined; the last one: " if len(networks) > 1 and result < 4 else ""
-        )
-        raise BoardError(others + why[result - 1])
+    failed = board.run(call, 2 * JOIN_S * len(networks))
+    if failed is None:
+        return
+    reason, number = failed
+    ssid = " or ".join(map(repr, networks))
+    raise BoardError(
+        {
+            "absent": f"no Wi-Fi of the name {ssid} is there: is it spelled right, is it one of 2.4 GHz?",
+            "password": f"the Wi-Fi {ssid} refuses the password: type it again",
+            "join": f"the Wi-Fi {ssid} was not joined: is the password right, is it in reach? ({number})",
+            "none": f"this board has no Wi-Fi, and is to join {ssid}: leave out --wifi, and ssid in its config.json",
+            "options": f'the board refuses what its Wi-Fi is to be ({number}): correct "wifi" in its config.json',
+        }[reason]
+    )
 
 
 def _why(wanted: Wanted, where: str, number: int, waiting: int, reason: str) -> str:

@@ -1,7 +1,7 @@
 """A board's raw REPL: interrupts its program, runs code there, reads and writes its files, starts the program again.
 
 A program that feeds a watchdog is interrupted, too, and most watchdogs cannot be stopped. When the watchdog has reset
-the board, `attended` repeats the work and feeds it. It also repeats it, with more patience, for a board that is slow.
+the board, `attended` repeats the work and feeds it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from mqqb import core
 MINIMUM = (1, 25)  # of MicroPython
 BAUD = 115200  # of a serial line; USB ports ignore it
 ENTER_S = 10  # what says nothing so long, though it is asked again and again, has no MicroPython
-ANSWER_S = 10  # what says nothing so long was reset, is dead, or is slow
-SLOW_S = 60  # if it is there all the same, it is given so long
+ANSWER_S = 20  # what says nothing so long was reset or is dead
 BOOT_S = 20  # boot.py may join a network
 RETURN_S = 10  # a USB port is away while its board starts
 START_S = 5  # what its program has not ended with so soon after a start is taken to run
@@ -45,10 +44,6 @@ class BoardError(Exception):
 
 class NoBoard(BoardError):
     """There is nothing to talk to: no port, a port in use, no answer, no MicroPython."""
-
-
-class Silent(NoBoard):
-    """It was there, and answers no more: it was reset, is dead, or is slow."""
 
 
 class Info(NamedTuple):
@@ -181,17 +176,15 @@ class _Line(SerialTransport):  # type: ignore[misc]
 class Board:
     """A board's raw REPL; the program there is interrupted. `look` comes first. Raises NoBoard, BoardError.
 
-    again: the attempt before was cut off, and this one is patient. `watched`: a watchdog has done that; each command
-    feeds it now.
+    again: the attempt before was cut off. `watched`: a watchdog has done that; each command feeds it now.
     """
 
     def __init__(self, port: str, baud: int = BAUD, *, again: bool = False) -> None:
         self.port = port
         self.watched = False
         self._is_started = False
-        self._answer_s = SLOW_S if again else ANSWER_S
         try:
-            self._line = _Line(port, baudrate=baud, timeout=self._answer_s)
+            self._line = _Line(port, baudrate=baud, timeout=ANSWER_S)
         except (TransportError, OSError, ValueError):
             raise NoBoard(_why_not_opened(port, baud)) from None
         try:
@@ -287,12 +280,12 @@ class Board:
     def _exec(self, code: str, seconds: float = 0) -> Any:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                self._line.limit = self._answer_s
+                self._line.limit = ANSWER_S
                 self._line.exec_raw_no_follow(code)
-                self._line.limit = max(seconds, self._answer_s)
+                self._line.limit = max(seconds, ANSWER_S)
                 output, errors = self._line.follow(None)
         except (TransportError, OSError, struct.error) as error:  # struct.error: mpremote takes silence for a number
-            raise Silent(f"the board at {self.port} stopped answering: {error}") from None
+            raise NoBoard(f"the board at {self.port} stopped answering: {error}") from None
         if errors:
             raise BoardError(f"the board at {self.port}: {errors.decode(errors='replace').splitlines()[-1]}")
         text = output.decode(errors="replace").strip()
@@ -339,7 +332,7 @@ class Board:
         self._is_started = True
         with contextlib.suppress(OSError, TransportError):  # it may reset the board
             self._line.exit_raw_repl()
-            self._line.read_until(1, PROMPT, timeout_overall=self._answer_s)
+            self._line.read_until(1, PROMPT, timeout_overall=ANSWER_S)
             self._line.serial.write(b"\x04")
             said = self._line.read_until(1, PROMPT, timeout_overall=START_S)
             if said.endswith(PROMPT):
@@ -368,8 +361,7 @@ class Board:
 def attended(port: str, work: Callable[[Board], Result], *, reset: bool) -> Result:
     """What `work` gives for the board at a port, whose program is interrupted, and started again after it.
 
-    If a watchdog resets the board meanwhile, `work` is done once more, and the watchdog fed; also if the board was
-    silent and is there all the same. reset: as in `Board.look`.
+    If a watchdog resets the board meanwhile, `work` is done once more, and the watchdog fed. reset: as in `Board.look`.
     Raises NoBoard, BoardError, and what `work` raises.
     """
     board = None
@@ -378,12 +370,11 @@ def attended(port: str, work: Callable[[Board], Result], *, reset: bool) -> Resu
             board = Board(port)
             return work(board.look(reset=reset))
         except BoardError as error:
-            if board is not None:
-                board.close(restart=False)
-            elif not isinstance(error, Silent):
+            if board is None:
                 raise
+            board.close(restart=False)
             board = _returned(port, error)
-            if not (board.watched or isinstance(error, Silent)):
+            if not board.watched:
                 raise
         return work(board.look(reset=reset))
     finally:

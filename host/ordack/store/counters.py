@@ -67,19 +67,9 @@ class PeerCounts:
         """A message is refused."""
         self.refused[message_class] = self.refused.get(message_class, 0) + 1
 
-    def take_over(self, gone: PeerCounts) -> None:
-        """Count what this one had counted."""
-        self.received += gone.received
-        self.received_bytes += gone.received_bytes
-        self.sent += gone.sent
-        self.sent_bytes += gone.sent_bytes
-        self.resent += gone.resent
-        for message_class, count in gone.refused.items():
-            self.refused[message_class] = self.refused.get(message_class, 0) + count
-
 
 class CountsByPeer:
-    """The counts of PEERS_MAX peers at most by name, and of all others together: anybody may connect under a new
+    """The counts of the first PEERS_MAX peers by name, and of all others together: anybody may connect under a new
     address."""
 
     def __init__(self) -> None:
@@ -87,16 +77,11 @@ class CountsByPeer:
         self._named: dict[str, PeerCounts] = {}
 
     def of(self, name: str) -> PeerCounts:
-        """Where to count what this peer does. For a new name one makes room that has no session, that with the fewest
-        messages; if all have one, it is counted with the others."""
+        """Where to count what this peer does."""
         found = self._named.get(name)
         if found is None:
             if len(self._named) >= PEERS_MAX:
-                idle = [known for known, counts in self._named.items() if not counts.sessions]
-                if not idle:
-                    return self.other
-                least = min(idle, key=lambda known: self._named[known].received + self._named[known].sent)
-                self.other.take_over(self._named.pop(least))
+                return self.other
             found = self._named[name] = PeerCounts()
         return found
 
