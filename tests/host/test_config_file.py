@@ -299,7 +299,7 @@ def test_a_file_is_checked_by_name_or_by_its_store(tmp_path: Path) -> None:
     done = ordack("config")
     assert (done.returncode, "neither a file nor a store" in " ".join(done.stderr.split())) == (2, True)
     assert ordack("config", path).returncode == 2
-    path.write_text("[settings]\nQuota = 5\n")
+    path.write_text("\ufeff[settings]\nQuota = 5\n", "utf-8")
     for arguments in ((path,), ("--store", tmp_path)):
         done = ordack("config", *arguments)
         assert (done.returncode, done.stderr) == (0, "")

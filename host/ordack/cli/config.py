@@ -115,7 +115,7 @@ def _show(path: Path | None, names: Mapping[str, str], as_json: bool) -> None:
     from ordack.config.names import PeerNames
     from ordack.config.settings import FLAG, LISTEN, NUMBERS, TABLES
 
-    said = tomllib.loads(path.read_text("utf-8")) if path else {}
+    said = tomllib.loads(path.read_text("utf-8-sig")) if path else {}
     numbers = said.pop("settings", {})
     rows: list[tuple[str, Any, str, bool]] = []
     for name in [*TABLES[""].keys, *(table for table in TABLES if table not in ("", "settings"))]:
