@@ -20,14 +20,12 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import ParamSpec, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from mqqb import confirm
-
-from ordack.broker.message import Further, Letter, Message, Properties
+from ordack.broker.message import Message, Properties
 from ordack.broker.sending import Sent
 from ordack.broker.service import PAGE
 from ordack.client import Client, Empty, Queue, Reject, Taken, Transaction, Which, already_over, patience
@@ -103,6 +101,18 @@ async def _in_slices(worker: _Worker, look: Callable[[float], list[Result]], tim
         found = await worker.call(look, min(left, SLICE_S))
         if found or left <= SLICE_S:
             return found
+
+
+def _in_a_thread(
+    method: Callable[Concatenate[Any, Parameters], Result],
+) -> Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]]:
+    """The form for asyncio of a method that Client or Queue has."""
+
+    @functools.wraps(method)
+    async def run(self: AsyncClient | AsyncQueue, /, *values: Parameters.args, **named: Parameters.kwargs) -> Result:
+        return await self.do(lambda there: method(there, *values, **named))
+
+    return run
 
 
 class AsyncTransaction:
@@ -279,17 +289,12 @@ class AsyncQueue:
     def __repr__(self) -> str:
         return f"<AsyncQueue {self.name!r}>"
 
-    async def send(self, body: bytes | bytearray | memoryview, **properties: Unpack[Properties]) -> Sent:
-        """As Queue.send."""
-        async with self._client.worker() as worker:
-            return await worker.call(lambda: worker.client.queue(self.name).send(body, **properties))
+    async def do(self, act: Callable[[Queue], Result]) -> Result:
+        """Have this done in a thread, with the queue of its Client."""
+        return await self._client.do(lambda client: act(client.queue(self.name)))
 
-    async def send_many(
-        self, bodies: Iterable[bytes | bytearray | memoryview], **properties: Unpack[Properties]
-    ) -> list[Sent]:
-        """As Queue.send_many."""
-        async with self._client.worker() as worker:
-            return await worker.call(lambda: worker.client.queue(self.name).send_many(bodies, **properties))
+    send = _in_a_thread(Queue.send)
+    send_many = _in_a_thread(Queue.send_many)
 
     def receive(self, timeout: float | None = 0.0, **which: Unpack[Which]) -> AsyncReceiving:
         """As Queue.receive, for `async with` and `async for`."""
@@ -304,17 +309,10 @@ class AsyncQueue:
     async def peek(self) -> AsyncIterator[Message]:
         """As Queue.peek, for `async for`."""
         place = FIRST
-        while True:
-            async with self._client.worker() as worker:
-                stored = await worker.call(self._page, worker, place)
+        while stored := await self.do(functools.partial(Queue.look, place=place, limit=PAGE)):
             for message in stored:
                 yield Message(message)
-            if not stored:
-                return
             place = (stored[-1].rank, stored[-1].lookup_id)
-
-    def _page(self, worker: _Worker, place: tuple[int, int]) -> list[StoredMessage]:
-        return worker.client.queue(self.name).look(place, PAGE)
 
 
 class AsyncClient:
@@ -399,37 +397,15 @@ class AsyncClient:
         """A queue by its name."""
         return AsyncQueue(self, name)
 
-    async def send(
-        self,
-        destination: str,
-        body: bytes | bytearray | memoryview,
-        label: str = "",
-        priority: int = 3,
-        delivery: str | None = None,
-        **properties: Unpack[Further],
-    ) -> Sent:
-        """As Client.send."""
+    async def do(self, act: Callable[[Client], Result]) -> Result:
+        """Have this done in a thread, with its Client."""
         async with self.worker() as worker:
-            return await worker.call(
-                lambda: worker.client.send(destination, body, label, priority, delivery, **properties)
-            )
+            return await worker.call(lambda: act(worker.client))
 
-    async def send_many(self, letters: Iterable[Letter]) -> list[Sent]:
-        """As Client.send_many."""
-        async with self.worker() as worker:
-            return await worker.call(worker.client.send_many, letters)
-
-    async def reply(
-        self, message: Message, body: bytes | bytearray | memoryview, **properties: Unpack[Properties]
-    ) -> Sent:
-        """As Client.reply."""
-        async with self.worker() as worker:
-            return await worker.call(lambda: worker.client.reply(message, body, **properties))
-
-    async def state(self, message_id: int) -> confirm.Conclusion | None:
-        """As Client.state."""
-        async with self.worker() as worker:
-            return await worker.call(worker.client.state, message_id)
+    send = _in_a_thread(Client.send)
+    send_many = _in_a_thread(Client.send_many)
+    reply = _in_a_thread(Client.reply)
+    state = _in_a_thread(Client.state)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:
