@@ -46,17 +46,6 @@ class Made(NamedTuple):
     until: datetime
 
 
-class Shown(NamedTuple):
-    """What stands in a certificate. hosts: names and addresses that it is for. days: until it is over, negative if it
-    is."""
-
-    name: str
-    hosts: tuple[str, ...]
-    authority: str
-    until: datetime
-    days: int
-
-
 def init(folder: Path, name: str, days: int) -> Made:
     """Make an authority of this name in a folder, for so many days. Raises BadCertificate, OSError."""
     _refuse_existing([folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"], "certificates that it has signed")
@@ -89,37 +78,17 @@ def issue(folder: Path, name: str, hosts: Sequence[str], days: int, board: bool 
     return Made(_write(folder, name, made, key, authority if board else None), until)
 
 
-def show(path: Path) -> Shown:
-    """What stands in the certificate of a PEM or DER file. Raises BadCertificate, OSError."""
-    data = path.read_bytes()
-    try:
-        found = x509.load_pem_x509_certificate(data) if b"-----BEGIN" in data else x509.load_der_x509_certificate(data)
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        names = x509.SubjectAlternativeName([])
-    except ValueError:
-        raise BadCertificate(f"{path}: there is no certificate in it") from None
-    hosts = (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
-    until = found.not_valid_after_utc
-    return Shown(_common_name(found.subject), hosts, _common_name(found.issuer), until, (until - _now()).days)
-
-
 def ending(path: Path) -> list[str]:
-    """What there is to tell of a certificate that is over, or is soon."""
+    """What there is to tell of the certificate of a PEM file that is over, or is soon."""
     try:
-        shown = show(path)
-    except (BadCertificate, OSError):  # whoever speaks TLS with it has told that
+        until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    except (ValueError, OSError):  # whoever speaks TLS with it has told that
         return []
-    if shown.days >= SOON_DAYS:
+    days = (until - _now()).days
+    if days >= SOON_DAYS:
         return []
-    when = f"over since {shown.until:%Y-%m-%d}, and others refuse it"
-    if shown.days >= 0:
-        when = f"over on {shown.until:%Y-%m-%d}"
+    when = f"over on {until:%Y-%m-%d}" if days >= 0 else f"over since {until:%Y-%m-%d}, and others refuse it"
     return [f"{path}: this certificate is {when}: `ordack tls certificate` with --renew makes another"]
-
-
-def _common_name(name: x509.Name) -> str:
-    return next((str(one.value) for one in name.get_attributes_for_oid(NameOID.COMMON_NAME)), "")
 
 
 def _now() -> datetime:
