@@ -300,7 +300,8 @@ def test_every_field_of_every_packet_is_what_decode_says(home: Path, tmp_path: P
     ping_file.write_bytes(pcap(map(_datagram, pings)))
     compared: set[str] = set()
     for captured, count in ((file, len(raws)), (ping_file, len(pings))):
-        expected, found = decoded(captured), dissect(home, captured)
+        found = dissect(home, captured)
+        expected = decoded(captured) if captured == file else list(decoder.decode_bytes(b"".join(pings)))
         assert len(expected) == len(found) == count
         for number, (one, other) in enumerate(zip(expected, found, strict=True)):
             try:
