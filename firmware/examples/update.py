@@ -1,6 +1,6 @@
 """main.py of a board whose program, app.py, comes as a message. The outbox stays, and so does what it holds.
 
-    ordack send --store plant 'PRIVATE=<GUID>\\9' --file app.py --dead-letter
+    ordack send --store plant 'PRIVATE=<GUID>\\9' --dead-letter < app.py
 
 app.py has a function main(node, pause). pause(ms) delivers for so long, and starts a new app.py if one has come. An
 app.py that ends, or raises, makes room for the one before it.

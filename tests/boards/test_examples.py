@@ -101,8 +101,7 @@ def test_an_application_is_updated_over_the_air_and_the_outbox_stays(boards: Boa
     for number, (program, bodies) in enumerate(
         [(APP.format(2, "True"), ["1", "1", "2", "2"]), (APP.format(3, "None.nothing"), ["3", "3", "2", "2"])]
     ):
-        (store / "sent.py").write_text(program)
-        done = command("send", "--store", store, address, "--file", store / "sent.py", "--dead-letter")
+        done = command("send", "--store", store, address, "--body", program, "--dead-letter")
         assert done.returncode == 0, done.stderr
         there = received(store, 4)
         assert there == [f"{body} {('first', 'second')[place % 2]}" for place, body in enumerate(bodies)]
@@ -115,9 +114,8 @@ def test_an_application_is_updated_over_the_air_and_the_outbox_stays(boards: Boa
 
 def send_update(store: Path, program: str) -> str:
     """The MessageID of an update to the only board that is connected."""
-    (store / "sent.py").write_text(program)
     address = f"PRIVATE={guid_of_board(store)}\\9"
-    done = command("send", "--store", store, address, "--file", store / "sent.py", "--dead-letter")
+    done = command("send", "--store", store, address, "--body", program, "--dead-letter")
     assert done.returncode == 0, done.stderr
     return str(done.stdout.split()[2])
 

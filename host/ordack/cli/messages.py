@@ -7,12 +7,11 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, complain, local, report, report_done
+from ordack.cli.common import JsonOption, StoreOption, complain, report, report_done
 from ordack.cli.output import Interrupted, OutputError, write
 from ordack.cli.queues import QueueArgument
 from ordack.store import StoreError
@@ -30,14 +29,6 @@ DestinationArgument = Annotated[
     typer.Argument(
         help="Name of a local queue, or a format name: DIRECT=TCP:10.0.0.5\\private$\\line1, "
         "DIRECT=OS:plant\\private$\\line1, PRIVATE=<GUID of a queue manager>\\<number of its queue>."
-    ),
-]
-FileOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        parser=local,
-        help="Read the body from a file; - is standard input, which is also the default.",
     ),
 ]
 DeliveryOption = Annotated[
@@ -59,8 +50,7 @@ JournalOption = Annotated[
 def send(
     destination: DestinationArgument,
     store: StoreOption,
-    body: Annotated[str | None, typer.Option(help="The body.")] = None,
-    file: FileOption = None,
+    body: Annotated[str | None, typer.Option(help="The body. Default: standard input.")] = None,
     empty: Annotated[bool, typer.Option("--empty", help="Take a body of 0 bytes from standard input, too.")] = False,
     label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
     priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
@@ -74,7 +64,7 @@ def send(
     from ordack.client import Client
     from ordack.config.names import PeerNames
 
-    content = _content(body, file, empty)
+    content = _content(body, empty)
     with Client(store) as client:
         try:
             # asked before: `serve` may have lost this very message by the time that send() returns
@@ -102,26 +92,17 @@ def send(
     )
 
 
-def _content(body: str | None, file: Path | None, may_be_empty: bool) -> bytes:
+def _content(body: str | None, may_be_empty: bool) -> bytes:
     """The body of a message, from where the options say. may_be_empty: also if it comes from standard input."""
-    if body is not None and file is not None:
-        raise typer.BadParameter("give --body or --file, not both")
     if body is not None:
         return os.fsencode(body)
-    if file is not None and str(file) != "-":
-        try:
-            return file.read_bytes()
-        except OSError as error:
-            raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None
     if sys.stdin is None:
-        raise typer.BadParameter("standard input is closed: give --body or --file")
+        raise typer.BadParameter("standard input is closed: give --body")
     if sys.stdin.isatty():
-        complain(
-            "the body is read from standard input, until Ctrl-D; --body TEXT or --file FILE give it in the command"
-        )
+        complain("the body is read from standard input, until Ctrl-D; --body TEXT gives it in the command")
     found = sys.stdin.buffer.read()
     if not found and not may_be_empty:
-        raise typer.BadParameter("standard input is empty: give --body or --file, or --empty for an empty body")
+        raise typer.BadParameter("standard input is empty: give --body, or --empty for an empty body")
     return found
 
 
