@@ -74,7 +74,6 @@ def test_what_is_there_is_shown_and_changes(browser: Any, running: Watched, widt
     until(lambda: page.wait_for_timeout(50) or opened.row("line1")[1] == "5", "the depth rises")
     assert "% of 1.05 MB" in opened.row("line1")[3]
     until(lambda: page.wait_for_timeout(50) or page.locator("#depth path.line").count() == 2, "the depth is drawn")
-    assert page.locator("#commits path.line").count() == 2
     until(lambda: page.wait_for_timeout(50) or "5 here" in page.get_attribute("#depth svg", "aria-label"), "it rises")
     assert "gone" in page.inner_text("#waiting")
     until(lambda: page.wait_for_timeout(50) or "waiting" in page.inner_text("#waiting .why"), "it says why")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 from mqqb import guids
 
@@ -62,46 +62,17 @@ def sentence(manager: Manager) -> str:
     return f"{counted(len(queues), 'queue')} with {inside}; {peers} connected; {waiting} to be sent or acknowledged"
 
 
-class Sample(NamedTuple):
-    """How it was at a time, in seconds since 1970: messages in queues here, and on their way to others; and since the
-    sample before: commits, the milliseconds that the disk took for one on average, and the upper limit of the range in
-    which the slowest was; None without commits."""
-
-    time: float
-    queued: int
-    outgoing: int
-    commits: int
-    commit_ms: float | None
-    slowest_ms: float | None
-
-
 class Overview:
-    """Of one queue manager. For one thread, which gives its own connection to the store; only `samples` is kept."""
+    """Of one queue manager. For one thread, which gives its own connection to the store; only `samples` is kept: the
+    time, in seconds since 1970, messages in queues here, and on their way to others."""
 
     def __init__(self, manager: Manager) -> None:
-        self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+        self.samples: deque[tuple[float, int, int]] = deque(maxlen=SAMPLES_MAX)
         self._manager = manager
-        self._before = manager.store.work.commits.counts.copy(), manager.store.work.commits.total
 
     def sample(self, store: Store) -> None:
         """Keep how it is now. Raises StoreError."""
-        spread = self._manager.store.work.commits
-        counts, total = spread.counts.copy(), spread.total
-        new = [count - before for count, before in zip(counts, self._before[0])]
-        commits = sum(new)
-        slowest = max((place for place, count in enumerate(new) if count > 0), default=-1)
-        bounds = (*spread.bounds, 2 * spread.bounds[-1])
-        self.samples.append(
-            Sample(
-                round(time.time(), 1),
-                store.queues.total(),
-                store.outgoing.total(),
-                commits,
-                round((total - self._before[1]) / commits / 1000, 3) if commits > 0 else None,
-                bounds[slowest] / 1000 if slowest >= 0 else None,
-            )
-        )
-        self._before = counts, total
+        self.samples.append((round(time.time(), 1), store.queues.total(), store.outgoing.total()))
 
     def shown(self, store: Store) -> dict[str, Any]:
         """All of it, ready for JSON. Raises StoreError."""

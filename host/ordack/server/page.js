@@ -23,7 +23,6 @@ const clock = seconds => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 const moment = seconds => new Date(seconds * 1000).toLocaleString("en-GB", {dateStyle: "medium", timeStyle: "medium"});
 const name = text => make("span", {className: "name"}, text);
 const short = text => text.length > LONGEST ? text.slice(0, LONGEST) + "…" : text;
-const milliseconds = value => value === null ? "–" : number.format(Number(value.toPrecision(3))) + " ms";
 
 function size(bytes) {
   for (const [unit, one] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (bytes >= one) return `${number.format(Number((bytes / one).toPrecision(3)))} ${unit}`;
@@ -41,49 +40,37 @@ function cell(label, className, ...children) {
   return found;
 }
 
-// ---- plots
+// ---- the plot
 
 function round(value) {  // up, to what a scale may end with
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1e-9)));
   return [1, 2, 5, 10].map(digit => digit * power).find(limit => limit >= value * 0.999);
 }
 
-// lines: {className, value(sample)}. The newest sample is at the right; where a value is null, the line has a gap.
-function plot(place, samples, lines, least, told) {
+// The newest sample is at the right: its time, messages here, messages to be sent.
+function plot(place, samples) {
   if (!samples.length) {
     place.replaceChildren(make("p", {className: "quiet"}, "The first numbers come in a moment."));
     return;
   }
   const width = Math.max(place.clientWidth, 240), height = 190, left = 46, top = 8, bottom = 22, right = 6;
-  const last = samples[samples.length - 1], newest = last.time, oldest = Math.min(samples[0].time, newest - 60);
-  const most = round(Math.max(least, ...samples.flatMap(one => lines.map(line => line.value(one) ?? 0))));
+  const last = samples[samples.length - 1], newest = last[0], oldest = Math.min(samples[0][0], newest - 60);
+  const most = round(Math.max(10, ...samples.flatMap(([, here, away]) => [here, away])));
   const x = time => left + (time - oldest) / (newest - oldest) * (width - left - right);
   const y = value => top + (1 - value / most) * (height - top - bottom);
-  const svg = draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told(last)});
+  const told = `${count(last[1])} here, ${count(last[2])} to be sent`;
+  const svg = draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told});
   for (const part of [0, 0.5, 1]) {
     svg.append(draw("line", {class: "grid", x1: left, x2: width - right, y1: y(part * most), y2: y(part * most)}));
     svg.append(draw("text", {x: left - 6, y: y(part * most) + 4, "text-anchor": "end"}, number.format(part * most)));
   }
   for (const [time, anchor] of [[oldest, "start"], [newest, "end"]]) svg.append(draw("text", {x: x(time), y: height - 5, "text-anchor": anchor}, clock(time)));
-  for (const line of lines) {
-    let path = "", isDrawn = false;
-    for (const one of samples) {
-      const value = line.value(one);
-      if (value !== null) path += `${isDrawn ? "L" : "M"}${x(one.time).toFixed(1)} ${y(value).toFixed(1)}`;
-      isDrawn = value !== null;
-    }
-    svg.append(draw("path", {class: "line " + line.className, d: path}));
-    if (isDrawn) svg.append(draw("circle", {class: "dot " + line.className, cx: x(newest), cy: y(line.value(last)), r: 3}));
-  }
+  ["here", "away"].forEach((name, place) => {
+    const points = samples.map(one => `${x(one[0]).toFixed(1)} ${y(one[place + 1]).toFixed(1)}`);
+    svg.append(draw("path", {class: "line " + name, d: "M" + points.join("L")}));
+    svg.append(draw("circle", {class: "dot " + name, cx: x(newest), cy: y(last[place + 1]), r: 3}));
+  });
   place.replaceChildren(svg);
-}
-
-function plots(told) {
-  const samples = told.samples.map(([time, queued, outgoing, commits, mean, slowest]) => ({time, queued, outgoing, commits, mean, slowest}));
-  plot($("depth"), samples, [{className: "here", value: one => one.queued}, {className: "away", value: one => one.outgoing}], 10,
-    one => `${count(one.queued)} here, ${count(one.outgoing)} to be sent`);
-  plot($("commits"), samples, [{className: "slowest", value: one => one.slowest}, {className: "mean", value: one => one.mean}], 1,
-    one => one.commits ? `${many(one.commits, "commit")}, mean ${milliseconds(one.mean)}, slowest ${milliseconds(one.slowest)}` : "no commits");
 }
 
 // ---- what the queue manager tells
@@ -110,7 +97,6 @@ function figures(told) {
     ["Waiting for others", last ? count(last[2]) : "–"],
     ["Connected", `${count(told.connected)} of ${count(told.peer_count)}`],
     ["Dead letters", count(told.dead_letters), told.dead_letters > 0],
-    ["A commit takes", milliseconds(told.samples.reduce((mean, sample) => sample[4] ?? mean, null))],
     ["Room for", size(Math.max(0, told.room)), told.room < 5e6],
   ];
   $("figures").replaceChildren(...rows.map(([title, value, bad]) => make("div", {className: bad ? "bad" : ""}, make("dt", {}, title), make("dd", {}, value))));
@@ -167,7 +153,7 @@ function show(told) {
   $("served").textContent = told.since ? `served since ${moment(told.since)} by process ${told.process}, listening on ${told.listening}` : "";
   verdict(told);
   figures(told);
-  plots(told);
+  plot($("depth"), told.samples);
   waiting(told);
   queues(told);
   peers(told);
