@@ -261,7 +261,7 @@ def test_a_capture_is_pcapng_that_others_read_and_tells_who_made_it(tmp_path: Pa
         check=True,
         timeout=60,
     ).stdout.splitlines()
-    assert {line.split("\t")[1] for line in said[4:]} == {"press7", "169.254.0.1"}  # the serial line has its name
+    assert {line.split("\t")[1] for line in said[4:]} == {"169.254.1.0", "169.254.0.1"}
     times = [int(line.split("\t")[0].replace(".", "")) for line in said]
     assert len(times) == 7
     assert before - 1000 <= times[0] <= times[-1] <= after + 1000

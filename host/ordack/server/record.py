@@ -8,7 +8,7 @@
 The bytes are taken in the queue manager itself, so a capture needs no special rights and covers serial lines. The
 recorder makes up the headers, with right checksums and sequence numbers: a handshake, a segment for each read and
 write, and FIN or RST at the end. The accepting side always has port 1801, wherever it listens, because readers know the
-protocol by it. Both ends of a serial line have link-local addresses; log and file tell which name has which.
+protocol by it. Both ends of a serial line have link-local addresses; the log tells which name has which.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS = 8  # of the size that is to be kept: as much has one file
 _FILES_MAX = 100  # however small
 
 # What pcapng calls its blocks and options (draft-ietf-opsawg-pcapng, sections 3 and 4).
-_SECTION_HEADER, _INTERFACE, _NAMES, _PACKET = 0x0A0D0D0A, 1, 4, 6
+_SECTION_HEADER, _INTERFACE, _PACKET = 0x0A0D0D0A, 1, 6
 _COMMENT, _APPLICATION, _NAME, _DESCRIPTION, _RESOLUTION = 1, 4, 2, 3, 9
 _ETHERNET, _SNAP = 1, 262144
 _BUFFER = 1 << 16
@@ -56,7 +56,7 @@ def _block(kind: int, *parts: bytes) -> bytes:
 
 
 def _option(code: int, value: bytes) -> bytes:
-    """An option of a block, or a record of names: both are laid out like this."""
+    """An option of a block."""
     return struct.pack("<HH", code, len(value)) + value + bytes(-len(value) & 3)
 
 
@@ -257,17 +257,7 @@ class Recorder:
             self._lines[name] = str(ipaddress.ip_address(_LINE_ADDRESSES + len(self._lines)))
             text = f"in the capture, the serial line {name} has the address {self._lines[name]}"
             self._log(LogLine(text, INFO, peer=name))
-            if self._descriptor >= 0:
-                self._buffer += self._names()
         return self._lines[name]
-
-    def _names(self) -> bytes:
-        """A block that tells the names of all serial lines so far."""
-        records = [
-            _option(1, ipaddress.ip_address(address).packed + name.encode() + b"\0")  # 1: of an IPv4 address
-            for name, address in self._lines.items()
-        ]
-        return _block(_NAMES, *records, bytes(4)) if records else b""
 
     def _next_file(self) -> None:
         pattern = re.compile(re.escape(self._file.stem) + r"(?:-(\d{6,}))?" + re.escape(self._file.suffix))
@@ -290,7 +280,7 @@ class Recorder:
         self._descriptor = descriptor
         self._written = 0
         try:
-            self._write(self._head + self._names())
+            self._write(self._head)
         except OSError:
             path.unlink()
             raise
