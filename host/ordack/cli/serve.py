@@ -123,7 +123,6 @@ def _open_and_run(
 
     from ordack.cli.reload import Serving
     from ordack.config.config_file import Running
-    from ordack.server.tcp import Loop
     from ordack.store.write_ahead import IN_MEMORY, file_system
 
     refuse_served(store)  # whose ports may be the same
@@ -139,8 +138,7 @@ def _open_and_run(
             log(LogLine(f"{store} is in memory, not on a disk: a power cut loses what was acknowledged", WARNING))
         recorder = _recorder(file.capture, file.capture_size, log)
         serving = Serving(opened, Running(file), read, listeners, applications, web, token, tls, devices, recorder, log)
-        with asyncio.Runner(loop_factory=Loop) as runner:
-            runner.run(_serve(serving, as_json))
+        asyncio.run(_serve(serving, as_json))
 
 
 def _ready(serving: Serving, as_json: bool) -> None:

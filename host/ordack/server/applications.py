@@ -41,20 +41,18 @@ LOOKING_FILES = 8  # that the thread which reads and its store may have open
 
 
 class Door:
-    """Takes the connections, gathers questions, and writes the answers. come: is called when something has, such as
-    what `questions` gives; wake: when there is something else for the manager to do. listeners: for other machines;
-    tls: what those with TLS go by. most: so many connections of each kind at a time."""
+    """Takes the connections, gathers questions, and writes the answers. wake: is called when there is something for
+    the manager to do, such as what `questions` gives. listeners: for other machines; tls: what those with TLS go by.
+    most: so many connections of each kind at a time."""
 
     def __init__(
         self,
         manager: Manager,
-        come: Callable[[], None],
         wake: Callable[[], None],
         listeners: Listeners,
         tls: Tls | None = None,
     ) -> None:
         self.manager = manager
-        self.come = come
         self.wake = wake
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         self.most = (
@@ -249,7 +247,7 @@ class Connection(asyncio.Protocol):
             self._next()
             if self.listener and not self.is_over:
                 self._bound(len(data))
-        self._door.come()
+        self._door.wake()
 
     def answer(self, answer: bytes) -> None:
         """Answer its question."""
