@@ -300,7 +300,7 @@ def test_after_a_power_cut_all_readers_have_what_is_whole(tmp_path: Path) -> Non
         with contextlib.suppress(one_by_one.CaptureError), cut.open("rb") as opened:
             found.extend(item.data for item in one_by_one.packets(opened))
         assert found == packets[:wanted]
-        decoder = columnar.Decoder([str(cut)], 0, 1, False)
+        decoder = columnar.Decoder([str(cut)])
         assert message_ids(columnar.read_on(decoder, 64, ("kind", "message_id"), True)) == list(range(wanted))
         assert bool(decoder.damages) == (data not in (whole, whole[: sizes[2]]))
 
