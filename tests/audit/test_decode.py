@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,20 @@ def objects(*arguments: str | Path, stdin: bytes = b"") -> tuple[int, list[dict[
 def one(data: bytes) -> dict[str, Any]:
     (decoded,) = decoder.decode_bytes(data)
     return decoded.as_json()
+
+
+def test_a_packet_as_text_takes_about_as_many_steps_as_json() -> None:
+    steps = Counter[bool]()
+
+    def count(*_: object) -> None:
+        steps[as_json] += 1
+
+    for as_json in (False, True):
+        run(*["--json"] * as_json, "-", stdin=FRAMES[7])
+        sys.setprofile(count)
+        run(*["--json"] * as_json, "-", stdin=FRAMES[7] * 100)
+        sys.setprofile(None)
+    assert steps[False] < 5 * steps[True]
 
 
 # ---- the JSON form ------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mqqb import guid_names, guids, reader
+from mqqb import guid_names, guids, headers, reader
+from mqqb.handshake import SessionAck
 from mqqb.names import DirectQueueFormatName
 from mqqb.streams import Entry, OutgoingStream
 from ordack.broker import status
@@ -309,3 +310,21 @@ def test_a_stream_that_refuses_everything_is_a_problem_until_it_is_reset(tmp_pat
 
 
 # ---- durable before acknowledged ------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-443", "A-17")
+def test_the_session_ack_precedes_an_order_ack_that_goes_another_way(host: Host) -> None:
+    host.manager.config.become(Config(early_order_ack=20))
+    peer, other = peer_of(1, "nowhere"), peer_of(1, "nowhere")  # two sessions of one queue manager
+    world = world_of([host], [peer])
+    exchange(world)
+    world.peers.append(other)
+    exchange(world)
+    peer.send(b"x")
+    world.collect()
+    world.deliver(1 << 22)
+    world.pass_time(20)
+    world.collect()
+    on_first, on_second = ([type(packet) for packet in packets_in(wire.to_initiator)] for wire in world.wires)
+    assert on_first == [SessionAck], "there the message came"
+    assert on_second == [headers.FinalAck, reader.OrderAck]

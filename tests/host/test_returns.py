@@ -12,7 +12,7 @@ from ordack.config.config import Config
 from ordack.config.settings import NEVER
 
 from tests.support.host_peer import Peer, direct
-from tests.support.host_world import START, Host, Wire, World, exchange, handshake, peer_of, world_of
+from tests.support.host_world import START, WALL, Host, Wire, World, exchange, handshake, peer_of, world_of
 
 
 def _purge_outgoing(host: Host) -> None:
@@ -41,6 +41,20 @@ def _visit(world: World, host: Host, *peers: Peer) -> None:
     world.deliver(1 << 20)
     for wire in wires:
         wire.cut()
+
+
+@pytest.mark.rule("B-435")
+def test_an_acknowledgement_that_nobody_fetches_expires(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(acknowledgement_lifetime=100))
+    peer = peer_of(1, "nowhere")
+    world = world_of([host], [])
+    peer.send(b"x", sent_time=WALL)
+    _visit(world, host, peer)
+    world.pass_time(99_000)
+    assert len(host.store.outgoing.messages()) == 1
+    world.pass_time(2000)
+    assert host.store.outgoing.queues() == []
+    assert sum("nobody has fetched" in line for line in host.log) == 1
 
 
 @pytest.mark.rule("B-435")
