@@ -11,7 +11,7 @@ import mqqb
 import packet_build
 import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import acks, build, compose, core, handshake, headers, names, parse, rare, reader
 from mqqb.guid_names import PrivateQueueFormatName, PrivateQueueFormatNameId, PublicQueueFormatName
@@ -741,6 +741,7 @@ def test_user_message_fills_what_it_is_told() -> None:
 # ---- texts, GUIDs, names ------------------------------------------------------------------------
 
 
+@example(text="\U0001f600\ud83d", raw="\U0001f600\ud83d".encode("utf-16-le", "surrogatepass"))
 @given(text=st.text(st.characters(codec=None)), raw=st.binary(max_size=40))
 def test_utf_16_by_hand_is_utf_16(text: str, raw: bytes) -> None:
     raw = raw[: len(raw) & ~1]
