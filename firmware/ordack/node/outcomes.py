@@ -201,9 +201,8 @@ class Outcomes:
         if entries and entries[-1].tx_sequence_id < queue.stream.tx_sequence_id:
             if len(self.strangers) > 8:
                 self.strangers.clear()
-            self.strangers[entries[-1].tx_sequence_id] = (
-                1 << 62
-            )  # begun here: late OrderAcks for it say nothing of lives
+            # It was begun here, so a late OrderAck for it tells of no other life: it never counts as heard before.
+            self.strangers[entries[-1].tx_sequence_id] = 1 << 62
         table = queue.stream.table
         if (
             table
