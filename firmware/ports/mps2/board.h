@@ -69,7 +69,7 @@ uint32_t setting_number(const char *name, uint32_t otherwise);
 uint32_t semihost_time(void);
 // Ends QEMU with this exit status; without -semihosting the processor sleeps for ever.
 __attribute__((noreturn)) void semihost_exit(int status);
-// `seed=N` makes os.urandom() and lwIP's port numbers the same each time.
+// Of os.urandom() and lwIP's port numbers.
 void random_init(void);
 uint32_t random_word(void);
 

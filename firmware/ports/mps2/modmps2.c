@@ -29,8 +29,6 @@ typedef struct {
 static volatile wear_t *const all_wear = (wear_t *)(PSRAM_BASE + FLASH_BLOCKS * FLASH_BLOCK_BYTES);
 
 static uint8_t *const memory = (uint8_t *)PSRAM_BASE;
-static uint32_t erased;     // blocks, since the start
-static uint32_t programmed; // bytes, since the start
 static const mp_obj_base_t flash = {&mps2_flash_type};
 
 static mp_obj_t flash_make_new(const mp_obj_type_t *type, size_t n_args, size_t n_kw, const mp_obj_t *args)
@@ -57,7 +55,6 @@ static void erase(uint8_t *at)
     uint32_t ms = setting_number("erase_ms", 0);
 
     memset(at, ERASED, FLASH_BLOCK_BYTES);
-    erased++;
     all_wear->erases[(uint32_t)(at - memory) / FLASH_BLOCK_BYTES]++;
     if (ms != 0) {
         uart_deaf(&uarts[1], ms);
@@ -83,7 +80,6 @@ static mp_obj_t flash_writeblocks(size_t n_args, const mp_obj_t *args)
     mp_get_buffer_raise(args[2], &buffer, MP_BUFFER_READ);
     uint8_t *to = place(n_args, args, buffer.len);
     const uint8_t *from = buffer.buf;
-    programmed += buffer.len;
     all_wear->programmed += buffer.len;
     for (size_t i = 0; i < buffer.len; i++) {
         if (n_args == 3 && i % FLASH_BLOCK_BYTES == 0) {
@@ -117,20 +113,10 @@ static mp_obj_t flash_ioctl(mp_obj_t self_in, mp_obj_t operation, mp_obj_t argum
 }
 static MP_DEFINE_CONST_FUN_OBJ_3(flash_ioctl_obj, flash_ioctl);
 
-// wear(): bytes programmed and blocks erased since the start
-static mp_obj_t flash_wear(mp_obj_t self_in)
-{
-    mp_obj_t pair[2] = {mp_obj_new_int_from_uint(programmed), mp_obj_new_int_from_uint(erased)};
-
-    return mp_obj_new_tuple(2, pair);
-}
-static MP_DEFINE_CONST_FUN_OBJ_1(flash_wear_obj, flash_wear);
-
 static const mp_rom_map_elem_t flash_locals_table[] = {
     {MP_ROM_QSTR(MP_QSTR_readblocks), MP_ROM_PTR(&flash_readblocks_obj)},
     {MP_ROM_QSTR(MP_QSTR_writeblocks), MP_ROM_PTR(&flash_writeblocks_obj)},
     {MP_ROM_QSTR(MP_QSTR_ioctl), MP_ROM_PTR(&flash_ioctl_obj)},
-    {MP_ROM_QSTR(MP_QSTR_wear), MP_ROM_PTR(&flash_wear_obj)},
 };
 static MP_DEFINE_CONST_DICT(flash_locals, flash_locals_table);
 

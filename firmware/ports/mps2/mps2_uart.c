@@ -1,6 +1,5 @@
 // mps2_uart.c: a part of extmod/machine_uart.c: machine.UART for all UARTs but 0, the terminal.
-//
-// As on other boards a full receive buffer loses what follows, unless flow=UART.RTS.
+// As on other boards a full receive buffer loses what follows.
 #include "py/mperrno.h"
 #include "py/mphal.h"
 
@@ -10,15 +9,9 @@
 #define BUFFER_BYTES_MIN 32
 #define BUFFER_BYTES_MAX 32766
 
-enum {
-    FLOW_RTS = 1,
-    FLOW_CTS = 2, // always: QEMU tells when the other end takes no more
-};
-
 struct _machine_uart_obj_t {
     mp_obj_base_t base;
     uint8_t number;
-    uint8_t flow;
     uint32_t baud_rate;
     uint32_t timeout_ms;      // for the first byte
     uint32_t timeout_char_ms; // for each byte that follows
@@ -30,8 +23,7 @@ static machine_uart_obj_t objects[UART_COUNT];
 MP_REGISTER_ROOT_POINTER(void *mps2_uart_received[UART_COUNT]);
 MP_REGISTER_ROOT_POINTER(void *mps2_uart_outgoing[UART_COUNT]);
 
-#define MICROPY_PY_MACHINE_UART_CLASS_CONSTANTS                                                                        \
-    {MP_ROM_QSTR(MP_QSTR_RTS), MP_ROM_INT(FLOW_RTS)}, {MP_ROM_QSTR(MP_QSTR_CTS), MP_ROM_INT(FLOW_CTS)},
+#define MICROPY_PY_MACHINE_UART_CLASS_CONSTANTS
 
 static uart_t *uart_of(const machine_uart_obj_t *self)
 {
@@ -48,9 +40,9 @@ static void mp_machine_uart_print(const mp_print_t *print, mp_obj_t self_in, mp_
     const machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
     const uart_t *uart = &uarts[self->number];
 
-    mp_printf(print, "UART(%u, baudrate=%u, timeout=%u, timeout_char=%u, rxbuf=%u, txbuf=%u, flow=%u, overruns=%u)",
+    mp_printf(print, "UART(%u, baudrate=%u, timeout=%u, timeout_char=%u, rxbuf=%u, txbuf=%u, overruns=%u)",
               self->number, (unsigned)self->baud_rate, (unsigned)self->timeout_ms, (unsigned)self->timeout_char_ms,
-              uart->received.size, uart->outgoing.size, self->flow, (unsigned)uart->overruns);
+              uart->received.size, uart->outgoing.size, (unsigned)uart->overruns);
 }
 
 static void new_ring(ringbuf_t *ring, void **root, mp_int_t size)
@@ -85,17 +77,7 @@ void machine_uart_deinit_all(void)
 static void mp_machine_uart_init_helper(machine_uart_obj_t *self, size_t n_args, const mp_obj_t *pos_args,
                                         mp_map_t *kw_args)
 {
-    enum {
-        ARG_baudrate,
-        ARG_bits,
-        ARG_parity,
-        ARG_stop,
-        ARG_timeout,
-        ARG_timeout_char,
-        ARG_rxbuf,
-        ARG_txbuf,
-        ARG_flow
-    };
+    enum { ARG_baudrate, ARG_bits, ARG_parity, ARG_stop, ARG_timeout, ARG_timeout_char, ARG_rxbuf, ARG_txbuf };
     static const mp_arg_t allowed[] = {
         {MP_QSTR_baudrate, MP_ARG_INT, {.u_int = 115200}},
         {MP_QSTR_bits, MP_ARG_INT, {.u_int = 8}},
@@ -105,7 +87,6 @@ static void mp_machine_uart_init_helper(machine_uart_obj_t *self, size_t n_args,
         {MP_QSTR_timeout_char, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = 0}},
         {MP_QSTR_rxbuf, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = BUFFER_BYTES}},
         {MP_QSTR_txbuf, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = BUFFER_BYTES}},
-        {MP_QSTR_flow, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = 0}},
     };
     mp_arg_val_t args[MP_ARRAY_SIZE(allowed)];
     uart_t *uart = &uarts[self->number];
@@ -118,10 +99,8 @@ static void mp_machine_uart_init_helper(machine_uart_obj_t *self, size_t n_args,
     self->baud_rate = args[ARG_baudrate].u_int;
     self->timeout_ms = args[ARG_timeout].u_int;
     self->timeout_char_ms = args[ARG_timeout_char].u_int;
-    self->flow = args[ARG_flow].u_int;
     new_ring(&uart->received, &MP_STATE_PORT(mps2_uart_received)[self->number], args[ARG_rxbuf].u_int);
     new_ring(&uart->outgoing, &MP_STATE_PORT(mps2_uart_outgoing)[self->number], args[ARG_txbuf].u_int);
-    uart->flow_control = self->flow & FLOW_RTS;
     uart->overruns = 0;
     uart_start(uart, self->baud_rate);
 }

@@ -83,8 +83,8 @@ uint32_t semihost_time(void)
     return seconds == FAILED ? 0 : seconds;
 }
 
-// Fills data with the host's randomness; false if there is none.
-static bool semihost_random(void *data, size_t size)
+// Fills data with the host's randomness, if there is some.
+static void semihost_random(void *data, size_t size)
 {
     static const char path[] = "/dev/urandom";
     struct {
@@ -97,12 +97,10 @@ static bool semihost_random(void *data, size_t size)
         uint32_t size;
     } read = {semihost_call(SYS_OPEN, &open), data, size};
 
-    if (read.file == FAILED) {
-        return false;
+    if (read.file != FAILED) {
+        semihost_call(SYS_READ, &read);
+        semihost_call(SYS_CLOSE, &read.file);
     }
-    bool all = semihost_call(SYS_READ, &read) == 0; // the bytes that are missing
-    semihost_call(SYS_CLOSE, &read.file);
-    return all;
 }
 
 void semihost_exit(int status)
@@ -117,12 +115,8 @@ void semihost_exit(int status)
 
 void random_init(void)
 {
-    size_t length;
-
-    if (setting("seed", 4, &length) != NULL || !semihost_random(&random_state, sizeof(random_state))) {
-        random_state = setting_number("seed", 1);
-    }
-    random_state = random_state * 2 + 1; // never 0: that would stay 0
+    semihost_random(&random_state, sizeof(random_state)); // without it the numbers are the same each time
+    random_state = random_state * 2 + 1;                  // never 0: that would stay 0
 }
 
 // xorshift64*

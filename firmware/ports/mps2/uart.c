@@ -107,8 +107,7 @@ void uart_deaf(uart_t *uart, uint32_t ms)
 
     listen(uart, false);
     while ((us = mp_hal_ticks_us() - begin) < 1000 * ms) {
-        if (uart->received.buf == NULL || uart->flow_control ||
-            (uint64_t)us * uart->baud_rate / (BITS_PER_BYTE * 1000000u) <= could) {
+        if (uart->received.buf == NULL || (uint64_t)us * uart->baud_rate / (BITS_PER_BYTE * 1000000u) <= could) {
             continue;
         }
         could++;

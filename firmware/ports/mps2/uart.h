@@ -11,7 +11,7 @@ typedef struct {
     ringbuf_t received, outgoing; // those of UART 1 must be there before uart_start()
     uint32_t baud_rate;
     volatile uint32_t overruns; // bytes lost because `received` was full
-    volatile bool flow_control; // a full ring holds the sender, as an RTS line would, instead of losing bytes
+    bool flow_control;          // a full ring holds the sender instead of losing bytes
     volatile bool held;
 } uart_t;
 
@@ -20,7 +20,7 @@ extern uart_t uarts[UART_COUNT];
 void uart_start(uart_t *uart, uint32_t baud_rate);
 void uart_stop(uart_t *uart);
 // For so long nobody comes for what the UART receives, and it is lost: so it is on boards that run from the flash which
-// is erased meanwhile. QEMU has no baud rate, so only as much as could have come is; a line with RTS holds it.
+// is erased meanwhile. QEMU has no baud rate, so only as much as could have come is.
 void uart_deaf(uart_t *uart, uint32_t ms);
 // Bytes read; 0 if there are none now.
 size_t uart_read(uart_t *uart, void *data, size_t size);
