@@ -1,4 +1,4 @@
-"""Power cuts and failing disks under stores at work (power_cuts.py): 10,000 of them; what follows a sync that failed;
+"""Power cuts and failing disks under stores at work (power_cuts.py): 5,000 of them; what follows a sync that failed;
 and that the cuts notice when something is broken."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.power import CUT, IO_ERROR, WAYS, Accident, Inode, Machine, P
 pytestmark = [pytest.mark.slow, pytest.mark.rule("B-098", "B-285")]
 
 BLOCKS = 2
-CUTS = 5000  # in each
+CUTS = 2500  # in each
 KINDS = ("refused", "unknown", "backups", "at sync -wal", "at write -wal", "at write ")  # the rarest: 0 to 16 of 1,000
 TRIES = 4  # of each accident, with other dice
 
@@ -228,7 +228,7 @@ def _answers_are_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 def _play(episodes: int) -> None:
     for episode in range(episodes):
-        power_cuts.play(11, episode)
+        power_cuts.play(16, episode)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_what_is_broken_is_found(
     break_it(monkeypatch)
     with pytest.raises(AssertionError) as raised:
         _play(150)
-    assert "again: .venv/bin/python -m tests.host.power_cuts --seed 11 --episode" in "".join(raised.value.__notes__)
+    assert "again: .venv/bin/python -m tests.host.power_cuts --seed 16 --episode" in "".join(raised.value.__notes__)
 
 
 def test_a_disk_keeps_what_was_synced_and_any_part_of_the_rest() -> None:

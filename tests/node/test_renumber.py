@@ -43,10 +43,10 @@ def _sequences(destination: Destination) -> int:
 
 
 @pytest.mark.rule("B-093", "B-096", "B-317")
-def test_what_1440_starts_have_accepted_leaves_as_a_few_sequences() -> None:
+def test_what_480_starts_have_accepted_leaves_as_a_few_sequences() -> None:
     """As many as are in memory, and behind them what has come into memory meanwhile. Each waits for an OrderAck."""
     disk = power.Disk()
-    bodies = _wake(disk, 1440)
+    bodies = _wake(disk, 480)
     with elsewhere() as destination:
         _drain(disk, destination)
         print(f"{_sequences(destination)} sequences")
