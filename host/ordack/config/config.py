@@ -118,30 +118,25 @@ def certificate_refusal(allowed: Collection[str] | None, certificate: str) -> st
 
 @dataclass
 class Config:
-    """Settings of one queue manager. All parts of it have the same Config; only `become` changes it.
+    """Settings of one queue manager. All parts of it have the same Config; only `become` changes it. settings.NUMBERS
+    says what its numbers mean.
 
     own_names: host parts of direct names that mean this queue manager; empty: messages to any are taken, and what goes
     out to this machine's addresses stays here (B-416). listening: where it takes connections. next_hops: address as in
     a direct name, or GUID of a queue manager -> (host, port) to connect to instead of port 1801 there; with SERIAL_PORT
     it is the name of a serial line, over which that machine connects. tls_hops: of both, those with TLS. public_queues:
-    GUID of a public queue -> format name, in place of a directory. quota: bytes of all packets kept, local and outgoing
-    (B-084, B-285). history_size, history_lifetime: bound of the duplicate filter, entries and seconds (B-019).
-    max_sessions*: from one address, with one queue manager GUID, and in all (B-435). max_unknown_streams: incoming
-    streams remembered that lead to no transactional queue, or of which nothing was accepted. max_ack_queues: peers
-    without a session for which FinalAcks wait; max_final_acks: how many wait in all, and max_peer_final_acks for one
-    peer, before the next message of it is rejected (incoming.py); acknowledgement_lifetime: s until one is
-    discarded that nobody has fetched. max_unwritten: bytes a peer may leave unread before it is cut off.
-    max_half_received: bytes of unfinished packets in all. packet_timeout: ms in which a packet has to
-    come, or after that minimum_rate bytes of it a second. refusals_told: messages of a stream refused in a
-    row before an operator hears (B-426).
-    outcomes_kept: ended messages of which a sender can still ask (C-80). route: forward messages for other queue
-    managers, as many as hop_limit hops. clock_skew: s. order_ack_timeout: ms, maximum_order_ack_delay: ms,
-    resend_intervals: ms (B-045, B-047, B-136). early_order_ack: ms of quiet after which an OrderAck goes out before
-    these ask for it; 0: never. ping_port: UDP (B-006). try_connect_interval,
-    round_trip_delay: ms; their sum is the longest wait between two attempts to connect (B-133). poison_after: receives
-    without a commit after which a message is poison; None: never. numbers: those that the configuration file states,
-    by name, for applications to go by, too. access: who may write to a queue, by its name in lower case;
-    EVERY_QUEUE: to others. names: what people call queue managers, by GUID in lower case.
+    GUID of a public queue -> format name, in place of a directory. history_size, history_lifetime: bound of the
+    duplicate filter, entries and seconds (B-019). max_unknown_streams: incoming streams remembered that lead to no
+    transactional queue, or of which nothing was accepted. max_ack_queues: peers without a session for which FinalAcks
+    wait; max_final_acks: how many wait in all, and max_peer_final_acks for one peer, before the next message of it is
+    rejected; acknowledgement_lifetime: s until one is discarded that nobody has fetched. max_unwritten: bytes a peer
+    may leave unread before it is cut off. max_half_received: bytes of unfinished packets in all. minimum_rate: bytes a
+    second of a packet that takes longer than packet_timeout. refusals_told: messages of a stream refused in a row
+    before an operator hears (B-426). outcomes_kept: ended messages of which a sender can still ask (C-80). The sum of
+    try_connect_interval and round_trip_delay, in ms, is the longest wait between two attempts to connect (B-133).
+    numbers: those that the configuration file states, by name, for applications to go by, too. access: who may write
+    to a queue, by its name in lower case; EVERY_QUEUE: to others. names: what people call queue managers, by GUID in
+    lower case.
     """
 
     own_names: frozenset[str] = frozenset()

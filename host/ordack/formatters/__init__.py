@@ -7,9 +7,10 @@ length that nobody has checked.
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from typing import Any, Literal
 
-from ordack.formatters import activex, dotnet_xml, json_text
+from ordack.formatters import activex, dotnet_xml
 from ordack.formatters.common import BodyError
 from ordack.text import counted
 
@@ -61,7 +62,12 @@ class Body(bytes):
     @classmethod
     def json(cls, value: object) -> Body:
         """As JSON in UTF-8, of what `json.dumps` takes, but for NaN and the infinities."""
-        return cls(json_text.write(value))
+        try:
+            return cls(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+        except UnicodeEncodeError:
+            raise ValueError("a text holds half a character: it is no JSON") from None
+        except RecursionError:
+            raise ValueError("it is nested too deeply for JSON") from None
 
 
 def value_of(body: bytes, body_type: int, form: Form | None = None) -> object:
@@ -72,9 +78,25 @@ def value_of(body: bytes, body_type: int, form: Form | None = None) -> object:
     if form == "xml":
         return dotnet_xml.read(body)
     if form == "json":
-        return json_text.read(body)
+        return _read_json(body)
     if body_type == ANY:
         raise BodyError(
             'the body type 0 does not say what the body is: take `body`, or ask for value("xml"), value("json")'
         )
     return activex.read(body, body_type)
+
+
+def _read_json(body: bytes) -> Any:
+    """The value of a text in UTF-8, UTF-16 or UTF-32. NaN and the infinities are no JSON, though many write them."""
+    if not body:
+        raise BodyError("no JSON: the body is empty")
+    try:
+        return json.loads(body.decode(json.detect_encoding(body)), parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        raise BodyError(f"no JSON: not {error.encoding} text at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:
+        raise BodyError(f"no JSON: {str(error) or type(error).__name__}") from None
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no value of JSON")

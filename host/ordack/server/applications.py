@@ -13,8 +13,7 @@ import contextlib
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,7 @@ from ordack.broker.serve_log import ERROR
 from ordack.config.tls import Tls, name_in, words
 from ordack.server.listener import Listener, Listeners, TlsHandshake
 from ordack.store import StoreBusy, StoreError
-from ordack.store.look import StoreBeside
-from ordack.store.queues import NoSuchQueue
+from ordack.store.look import StoreBeside, StoreReader
 
 APPLICATIONS_MAX = 256  # at a time: each may have a frame of service.FRAME_MAX on the way; and
 SHARE_OF_FILES = 8  # of the files that this process may have, one in so many
@@ -393,73 +391,32 @@ _LOOKS: dict[str, Callable[..., Any]] = {
 }
 
 
-_Asked = tuple[Connection, Callable[[Here], Any]]
-
-
 class Reading:
-    """Answers what is asked, one batch of questions after another."""
+    """Answers what is asked, one question after another."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._reader = StoreReader(folder, "ordack-reading")
         self._here: Here | None = None  # the thread's
-        self._store: StoreBeside | None = None
-        self._thread: ThreadPoolExecutor | None = None
-        self._asked: list[_Asked] = []
-        self._is_busy = False
-        self._is_over = False
 
     def ask(self, asker: Connection, look: Callable[[Here], Any]) -> None:
         """It wants to know."""
-        self._asked.append((asker, look))
-        self._begin()
-
-    def _begin(self) -> None:
-        if self._is_busy or self._is_over or not self._asked:
-            return
-        self._is_busy = True
-        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="ordack-reading")
-        asked, self._asked = self._asked, []
-        done = asyncio.get_running_loop().run_in_executor(self._thread, self._look, asked)
-        done.add_done_callback(self._tell)
-
-    def _tell(self, done: asyncio.Future[list[tuple[Connection, bytes]]]) -> None:
-        self._is_busy = False
-        if not self._is_over and not done.cancelled():
-            for asker, answer in done.result():
-                asker.answer(answer)
-            self._begin()
+        answer = self._reader.read(lambda store: service.frame(service.DONE, look(self._in(store))))
+        answer.add_done_callback(lambda done: asker.answer(self._told(done)))
 
     def close(self) -> None:
         """End what is under way, and answer no more."""
-        self._is_over = True
-        if self._thread:
-            end: Future[None] = self._thread.submit(self._forget)
-            while not end.done():
-                if store := self._store:
-                    store.interrupt()
-                wait([end], 0.02)
-            self._thread.shutdown()
+        self._reader.close()
 
-    # ---- in the thread
+    def _in(self, store: StoreBeside) -> Here:
+        if self._here is None or self._here.store is not store:
+            self._here = Here(store, lambda: int(time.time()), Current(store), Turn())
+        return self._here
 
-    def _look(self, asked: Sequence[_Asked]) -> list[tuple[Connection, bytes]]:
-        return [(asker, self._answer(look)) for asker, look in asked]
-
-    def _answer(self, look: Callable[[Here], Any]) -> bytes:
+    @staticmethod
+    def _told(done: asyncio.Future[bytes]) -> bytes:
         try:
-            if self._here is None:
-                self._store = StoreBeside(self._folder)
-                self._here = Here(self._store, lambda: int(time.time()), Current(self._store), Turn())
-            return service.frame(service.DONE, look(self._here))
-        except (NoSuchQueue, ValueError) as error:
-            return service.failed(error)
-        except StoreError as error:
-            self._forget()
+            return done.result()
+        except (StoreError, ValueError) as error:
             return service.failed(error)
         except Exception as error:  # noqa: BLE001 - a defect that one application has met is not the others' end
             return service.failed(StoreError(f"`ordack serve` has a defect: {error!r}"))
-
-    def _forget(self) -> None:
-        store, self._store, self._here = self._store, None, None
-        if store:
-            store.close()

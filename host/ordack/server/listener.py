@@ -8,7 +8,6 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from ordack.config import machine
 from ordack.config.config import LOOPBACK, Networks, certificate_refusal, format_address
@@ -19,20 +18,11 @@ TAKEN_AT_ONCE = 4  # connections, before the others are looked at: a flood of th
 SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
 
 
-class Terms(NamedTuple):
-    """Who may connect: from where, with TLS or without, with which certificates."""
-
-    allow: Networks | None
-    tls: bool
-    certificates: frozenset[str] | None
-
-
 class Listener:
     """A listening TCP socket on the first address of host, an IPv4 one if there is one; on an IPv6 address, for IPv6
     alone, whatever the machine's default is. Raises OSError.
 
-    place: the address and port that it has. allow: who may connect; None:
-    everybody. tls: is TLS spoken? certificates: then, the names in those that may connect, in lower case; None: all.
+    place: the address and port that it has. terms: who may connect now. The arguments are the fields of Listen.
     """
 
     def __init__(
@@ -48,7 +38,7 @@ class Listener:
         except UnicodeError:
             raise OSError(f"{host!r} is no name of a machine") from None
         family, _, _, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
-        self.terms = Terms(allow, tls, certificates)
+        self.terms = Listen(host, port, allow, tls, certificates)
         self.server: asyncio.Server | None = None
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -125,7 +115,7 @@ class Listeners:
     def admit(self, places: Sequence[Listen]) -> None:
         """From now on who may connect is as these say, which have the hosts and ports of all in their order."""
         for listener, place in zip(self, places, strict=True):
-            listener.terms = Terms(*place[2:])
+            listener.terms = place
         self.changed()
 
     def close(self) -> None:

@@ -19,7 +19,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +33,7 @@ from ordack.server import health
 from ordack.server.health import SAMPLE_S, Overview
 from ordack.server.metrics import Metrics
 from ordack.store import StoreError
-from ordack.store.look import StoreBeside
+from ordack.store.look import StoreBeside, StoreReader
 
 CONNECTIONS_MAX = 16  # one too many ends the one that has come least far
 FILES = CONNECTIONS_MAX + 24  # that all of this may have open: four stores, two loops' own, the listener, a connection
@@ -125,11 +124,9 @@ class _WebPage:
     """What a path shows, made in a thread, from the store on a connection of its own. show: gives it."""
 
     def __init__(self, folder: Path, show: Make, tell: Callable[[str], None]) -> None:
-        self._folder = folder
+        self.reader = StoreReader(folder, "ordack-http")
         self._show = show
         self._tell = tell
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ordack-http")
-        self._store: StoreBeside | None = None
         self._stale_at = 0.0
         self._made: asyncio.Future[HttpAnswer] | None = None
 
@@ -145,7 +142,13 @@ class _WebPage:
 
     async def make(self, make: Make) -> HttpAnswer:
         """Have this made in the thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._make_now, make)
+        try:
+            return await self.reader.read(make)
+        except StoreError as error:
+            return _of(str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next time may be better
+            self._tell("".join(traceback.format_exception(error)).rstrip())
+            return HttpAnswer(500, b"a defect of ordack, see its log\n")
 
     def _show_now(self, store: StoreBeside) -> HttpAnswer:
         began = time.monotonic()
@@ -154,32 +157,6 @@ class _WebPage:
         finally:
             ended = time.monotonic()
             self._stale_at = ended + max(FRESH_S, 10 * (ended - began))
-
-    def _make_now(self, make: Make) -> HttpAnswer:
-        try:
-            if self._store is None:
-                self._store = StoreBeside(self._folder)
-            return make(self._store)
-        except StoreError as error:
-            self._forget()
-            return _of(str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next time may be better
-            self._tell("".join(traceback.format_exception(error)).rstrip())
-            return HttpAnswer(500, b"a defect of ordack, see its log\n")
-
-    def _forget(self) -> None:
-        if self._store:
-            self._store.close()
-            self._store = None
-
-    def close(self) -> None:
-        """End what is under way."""
-        end = self._thread.submit(self._forget)
-        while not end.done():
-            if store := self._store:
-                store.interrupt()
-            wait([end], 0.02)
-        self._thread.shutdown()
 
 
 def _of(*problems: str) -> HttpAnswer:
@@ -319,7 +296,7 @@ class Monitor:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         for page in self._pages.values():
-            page.close()
+            page.reader.close()
         self._listener.close()
 
     def _run(self) -> None:

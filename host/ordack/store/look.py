@@ -9,19 +9,24 @@ A process that has the store open may look at it too, on a connection of its own
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import apsw
 
 from ordack.store import Store
-from ordack.store.database import Database, StoreBusy, StoreFull
+from ordack.store.database import Database, StoreBusy, StoreError, StoreFull
+from ordack.store.queues import NoSuchQueue
 from ordack.store.schema import FILE_NAME
 from ordack.store.write_ahead import log_bytes, patience
+
+Result = TypeVar("Result")
 
 
 def open_to_look(folder: str | os.PathLike[str]) -> Store:
@@ -114,3 +119,45 @@ class StoreBeside(ReadOnlyStore):
         """End what another thread reads from it just now, with a StoreError there."""
         with contextlib.suppress(apsw.ConnectionClosedError):
             self._database.connection.interrupt()
+
+
+class StoreReader:
+    """A thread that reads a store which this process has open, on a connection of its own."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._store: StoreBeside | None = None
+        self._is_over = False
+
+    def read(self, look: Callable[[StoreBeside], Result]) -> asyncio.Future[Result]:
+        """What `look` gives in the thread. After a StoreError, the next one has a new connection."""
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._read, look)
+
+    def _read(self, look: Callable[[StoreBeside], Result]) -> Result:
+        if self._is_over:
+            raise StoreError("`ordack serve` ends")
+        try:
+            if self._store is None:
+                self._store = StoreBeside(self._folder)
+            return look(self._store)
+        except NoSuchQueue:
+            raise
+        except StoreError:
+            self._forget()
+            raise
+
+    def _forget(self) -> None:
+        store, self._store = self._store, None
+        if store:
+            store.close()
+
+    def close(self) -> None:
+        """End what is under way."""
+        self._is_over = True
+        end = self._thread.submit(self._forget)
+        while not end.done():
+            if store := self._store:
+                store.interrupt()
+            wait([end], 0.02)
+        self._thread.shutdown()
