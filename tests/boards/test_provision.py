@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -153,8 +152,9 @@ def test_a_stock_board_is_provisioned(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path, store: Path) -> None:
-    """From `provision` to the audit, with one queue manager that stays on all the time and records what it hears."""
-    there = Serve(store, "--capture", str(tmp_path / "plant.pcapng"))
+    """From `provision` to the audit, with a queue manager that records what it hears."""
+    captured = "--capture", str(tmp_path / "plant.pcapng")
+    there = Serve(store, *captured)
     names = "--names", store / "ordack.toml"
     (tmp_path / "board").mkdir()
     board = Machine(tmp_path / "board", "mps2-an385")
@@ -165,7 +165,8 @@ def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path, st
         assert done.returncode == 0, done.stderr
         [(line, guid)] = re.findall("`('(.*)' = 'press-3')`", done.stdout)
         (store / "ordack.toml").write_text(f"[names]\n{line}\n")
-        there.process.send_signal(signal.SIGHUP)  # as the page says, for names that are entered while it runs
+        there.stop()
+        there = Serve(store, *captured)  # as the page says, for names that are entered
         again = run(board, there.port, host=HOST)
         assert again.returncode == 0, again.stderr
     finally:
@@ -173,10 +174,11 @@ def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path, st
         there.stop()
     there_are = [message["source_name"] for message in as_json("receive", "--store", store, "line1", "--peek")]
     assert there_are == ["press-3"] * 2
-    packets = as_json("decode", tmp_path / "plant.pcapng", *names)
+    captures = sorted(tmp_path.glob("plant*.pcapng"))
+    packets = as_json("decode", *captures, *names)
     users = [packet["fields"]["UserHeader"] for packet in packets if packet["packet"] == "UserMessage"]
     assert [user["SourceQueueManager_name"] for user in users] == ["press-3"] * 2
-    audit = commands.ordack("audit", tmp_path / "plant.pcapng", *names, "--out", tmp_path / "audit")
+    audit = commands.ordack("audit", *captures, *names, "--out", tmp_path / "audit")
     assert audit.returncode == 0, audit.stderr
     [sender] = pq.read_table(tmp_path / "audit" / "senders.parquet").to_pylist()
     assert (sender["source_queue_manager"], sender["name"], sender["messages"]) == (f"{{{guid}}}", "press-3", 2)

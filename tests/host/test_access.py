@@ -66,7 +66,7 @@ def test_who_may_not_write_to_a_queue_is_told_so_and_nothing_is_stored_or_lost(t
     assert any("of line1 (class 0x8004 NACK_ACCESS_DENIED)" in line for line in host.log)
     refused = host.manager.report()["refused"]
     assert refused == {"connections": {}, "messages": {"0x8004 NACK_ACCESS_DENIED": 2 if is_known else 3}}
-    host.manager.config.become(Config())
+    host.manager.config.access = {}
     stranger.send(b"later")
     world.pass_time(1000)
     exchange(world)

@@ -4,7 +4,6 @@ connection breaks and whoever is killed, and nobody who connects there can harm 
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import signal
 import socket
@@ -24,7 +23,7 @@ from ordack.api.remote import StoreUnreachable
 from ordack.broker import service
 from ordack.broker.commits import Commit, Request, Wanted
 from ordack.broker.message import in_runs
-from ordack.client import Client, Letter, Transaction
+from ordack.client import Client, Letter
 from ordack.config.config import Config
 from ordack.server import applications
 from ordack.server.listener import Listener
@@ -568,33 +567,3 @@ async def test_who_looks_keeps_nobody_waiting_who_writes(tmp_path: Path, monkeyp
         assert len(service.messages_in(await looked)) == 1
         for guest in (slow_one, quick_one):
             guest.writer.close()
-
-
-# ---- while serve runs
-
-
-def test_a_reload_ends_who_may_not_connect_any_more(store: Path) -> None:
-    peers = "[[listen]]\nport = 0\n"
-    serve, address = serve_applications(store, peers, listen=None)
-    try:
-        with Client(address) as client:
-            client.send("line1", b"1")
-            held = Transaction(client)
-            held.receive("line1")
-            (store / "ordack.toml").write_text(f"[[applications]]\nport = 0\nallow = []\n{peers}")
-            _reload(serve, "taken up: applications")
-            with Client(store) as newer, newer.queue("line1").receive(DEADLINE_S) as message:
-                assert (message.body, message.abort_count) == (b"1", 1)  # it was put back
-            with pytest.raises(StoreError, match="refuses the application: it is not in the allow-list"):
-                client.send("line1", b"2")
-    finally:
-        serve.stop()
-
-
-def _reload(serve: Serve, said: str) -> None:
-    assert serve.process.stderr
-    os.kill(serve.process.pid, signal.SIGHUP)
-    for line in serve.process.stderr:
-        if said in line:
-            return
-    raise AssertionError(said)

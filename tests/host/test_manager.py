@@ -314,7 +314,7 @@ def test_a_stream_that_refuses_everything_is_a_problem_until_it_is_reset(tmp_pat
 
 @pytest.mark.rule("B-443", "A-17")
 def test_the_session_ack_precedes_an_order_ack_that_goes_another_way(host: Host) -> None:
-    host.manager.config.become(Config(early_order_ack=20))
+    host.manager.config.early_order_ack = 20
     peer, other = peer_of(1, "nowhere"), peer_of(1, "nowhere")  # two sessions of one queue manager
     world = world_of([host], [peer])
     exchange(world)

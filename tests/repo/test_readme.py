@@ -238,9 +238,6 @@ def test_the_links_and_settings_that_the_pages_name_are_there() -> None:
         assert name in NUMBERS, name
 
 
-RELOADS = "at once", "for new sessions", "no: at the next start"  # settings.AT_ONCE, NEW, RESTART
-
-
 def _settings() -> list[str]:
     """The tables of all settings, line by line."""
     lines = []
@@ -252,8 +249,8 @@ def _settings() -> list[str]:
             "",
             f"`{title}`: {table.meaning[0].lower()}{table.meaning[1:]}" if name else f"{table.meaning}:",
             "",
-            f"| {first} | kind, limits | default | meaning | counts after SIGHUP |",
-            "|---|---|---|---|---|",
+            f"| {first} | kind, limits | default | meaning |",
+            "|---|---|---|---|",
         ]
         lines += [_setting(key, setting, key in table.needed) for key, setting in table.keys.items()]
     return lines[1:]
@@ -269,7 +266,7 @@ def _setting(key: str, setting: Setting, needed: bool) -> str:
         default = str(bool(setting.default)).lower() if setting.kind == FLAG else str(setting.default)
     unit = f" {setting.unit}" if setting.unit else ""
     name = f"`{key}`" if key else "*each*"
-    return f"| {name} | {kind}{unit} | {default} | {setting.meaning} | {RELOADS[setting.reload]} |"
+    return f"| {name} | {kind}{unit} | {default} | {setting.meaning} |"
 
 
 def test_the_page_of_the_configuration_describes_every_setting_as_it_is() -> None:

@@ -53,7 +53,7 @@ def leave():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(ended[0])
-import ordack.cli.decode, ordack.cli.reload, ordack.server.health, ordack.server.listener, ordack.server.tcp
+import ordack.cli.decode, ordack.server.health, ordack.server.listener, ordack.server.tcp
 import ordack.server.notify
 import ordack.pipeline.export, ordack.config.config_file
 from ordack.cli import command_line, main

@@ -420,11 +420,6 @@ class Links:
             link.alarms.append(due)
             heapq.heappush(self._alarms, (due, link.number))
 
-    def limits_changed(self) -> None:
-        """The Config is another: how slow a packet may come may be, too."""
-        for link in self._links:
-            self.touch(link)
-
     def run_timers(self, now: int) -> None:
         """Close what is too slow, and do what is due in the sessions."""
         while self._alarms and self._alarms[0][0] <= now:

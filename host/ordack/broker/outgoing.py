@@ -402,19 +402,6 @@ class OutgoingQueues:
         if hop:
             self._by_hop.setdefault(hop, []).append(queue)
 
-    def find_ways(self) -> None:
-        """The Config may have other next hops: what they lead elsewhere goes that way from now on, whatever session it
-        was on."""
-        for queue in self:
-            before = queue.hop, queue.routed
-            hop, _, queue.routed = self._routing.way(queue.format_name)
-            if hop is None and queue.peer:
-                hop = self._hop_of_peer(queue)
-            if (hop, queue.routed) != before:
-                self._lead(queue, hop)
-                self._detach(queue)
-                self._attach(queue)
-
     def look_for_ways(self, hop: Hop) -> None:
         """A connection to this hop is about to be tried: own addresses come and go, and what waits for it with them."""
         for queue in [queue for queue in self._by_hop.get(hop, ()) if queue.link is None and not queue.peer]:

@@ -33,21 +33,13 @@ ConfigOption = Annotated[
 ]
 
 
-def load_file(store: Path | None, named: Path | None) -> ConfigFile:
-    """The configuration file for a store. Raises BadConfigFile."""
+def read_file(store: Path | None, named: Path | None) -> ConfigFile:
+    """Read the configuration file for a store. Mistakes in it end the command with status 2, after a line for each."""
     from ordack.config import config_file
 
-    return config_file.read(config_file.find(store, named) if store else named)
-
-
-def read_file(store: Path | None, named: Path | None) -> ConfigFile:
-    """The configuration file for a store. One that cannot be used ends the command with status 2, and all that is
-    wrong with it is told."""
-    from ordack.config.config_file import BadConfigFile
-
     try:
-        return load_file(store, named)
-    except BadConfigFile as error:
+        return config_file.read(config_file.find(store, named) if store else named)
+    except config_file.BadConfigFile as error:
         for problem in error.problems:
             complain(problem)
         raise typer.Exit(2) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -12,13 +12,12 @@ import typer
 
 from ordack.broker.serve_log import ERROR, INFO, WARNING, Form, LogLine, ServeLog
 from ordack.cli.common import JsonOption, StoreOption, local, log_line, needs, report
-from ordack.cli.config import ConfigOption, load_file, read_file
+from ordack.cli.config import ConfigOption, read_file
 from ordack.cli.output import OutputError
 from ordack.store import Store, StoreError, StoreFull, StoreUnknown, refuse_served
 
 if TYPE_CHECKING:
     from ordack.broker.manager import Manager
-    from ordack.cli.reload import Serving
     from ordack.config.config import SerialSettings
     from ordack.config.config_file import ConfigFile, Listen
     from ordack.config.tls import Tls
@@ -77,17 +76,14 @@ def serve(
     create: Annotated[bool, typer.Option("--create", help="Make a new store if there is none.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the queue manager until SIGTERM or SIGINT. SIGHUP lets it read its configuration file again.
+    """Run the queue manager until SIGTERM or SIGINT.
 
     Options override the configuration file, which has settings without an option, too.
     """
     import signal
 
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its terminal closes while it starts
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its terminal closes
     options = _Options(listen or [], next_hop or [], serial or [], capture, http)
-
-    def read() -> ConfigFile:
-        return _with_options(load_file(store, config), options)
 
     try:
         file = _with_options(read_file(store, config), options)
@@ -98,7 +94,7 @@ def serve(
             from serial import Serial  # noqa: F401 - before anything is opened
     log = ServeLog(log_line, form=Form(file.log_format or Form.TEXT))
     try:
-        _open_and_run(store, create, file, read, log, as_json)
+        _open_and_run(store, create, file, log, as_json)
     except (StoreError, OutputError) as error:  # the last line of the log
         log(LogLine(str(error), ERROR))
         raise typer.Exit(6 if isinstance(error, StoreUnknown) else 1) from None
@@ -106,8 +102,24 @@ def serve(
         log.close()
 
 
+class _Serving(NamedTuple):
+    """All that `serve` has opened. file: the settings, with those of the options. web: the socket of the HTTP port, if
+    there is one. devices: serial lines with their ports; None for a port that is not plugged in."""
+
+    store: Store
+    file: ConfigFile
+    listeners: Listeners
+    applications: Listeners
+    web: Listener | None
+    token: bytes
+    tls: Tls | None
+    devices: list[tuple[SerialSettings, Any]]
+    recorder: Recorder | None
+    log: ServeLog
+
+
 class _Options(NamedTuple):
-    """What options say in place of the file, or, of one address or queue, before it."""
+    """Options that override the file; of `next_hop` only for the same address."""
 
     listen: list[str]
     next_hop: list[str]
@@ -116,13 +128,9 @@ class _Options(NamedTuple):
     http: str | None
 
 
-def _open_and_run(
-    store: Path, create: bool, file: ConfigFile, read: Callable[[], ConfigFile], log: ServeLog, as_json: bool
-) -> None:
+def _open_and_run(store: Path, create: bool, file: ConfigFile, log: ServeLog, as_json: bool) -> None:
     import asyncio
 
-    from ordack.cli.reload import Serving
-    from ordack.config.config_file import Running
     from ordack.store.write_ahead import IN_MEMORY, file_system
 
     refuse_served(store)  # whose ports may be the same
@@ -132,16 +140,16 @@ def _open_and_run(
         web = stack.enter_context(contextlib.closing(_open_listener(file.http))) if file.http else None
         token = _token(file) if web else b""
         devices = [(line, _open_serial(line, log)) for line in file.serial]
-        tls = _tls(file)
+        tls = _tls(file, log)
         opened = stack.enter_context(_open_when_there_is_room(store, create, log))
         if file_system(opened.folder) in IN_MEMORY:
             log(LogLine(f"{store} is in memory, not on a disk: a power cut loses what was acknowledged", WARNING))
         recorder = _recorder(file.capture, file.capture_size, log)
-        serving = Serving(opened, Running(file), read, listeners, applications, web, token, tls, devices, recorder, log)
+        serving = _Serving(opened, file, listeners, applications, web, token, tls, devices, recorder, log)
         asyncio.run(_serve(serving, as_json))
 
 
-def _ready(serving: Serving, as_json: bool) -> None:
+def _ready(serving: _Serving, as_json: bool) -> None:
     """Say where it listens."""
     for listener in serving.listeners:
         report(as_json, f"listening on {listener}", listening=str(listener))
@@ -222,14 +230,14 @@ def _open_listener(place: Listen) -> Listener:
         raise StoreError(f"cannot listen on {place}: {error.strerror or error}") from None
 
 
-def _tls(file: ConfigFile) -> Tls | None:
-    """What TLS is spoken with, if the file says so."""
+def _tls(file: ConfigFile, log: ServeLog) -> Tls | None:
+    """The certificates of the file, if it has any."""
     from ordack.config.tls import BadTls, Tls
 
     if file.tls_hops and not file.tls:
         raise StoreError("--next-hop with tls:// needs the table [tls] in the configuration file; see `ordack tls`")
     try:
-        return Tls(file.tls) if file.tls else None
+        return Tls(file.tls, lambda text: log(LogLine(text, ERROR))) if file.tls else None
     except BadTls as error:
         raise StoreError(f"[tls]: {error}") from None
 
@@ -296,13 +304,35 @@ def _open_serial(line: SerialSettings, log: ServeLog) -> Any:
         return None
 
 
-async def _serve(serving: Serving, as_json: bool) -> None:
+def _warnings(file: ConfigFile, store: Store) -> list[str]:
+    """Warn of a queue in the file that the store has not, a token that goes over the network, a certificate that ends
+    soon."""
+    from ordack.config.config import EVERY_QUEUE
+    from ordack.config.config_file import is_loopback
+
+    known = {queue.name.lower() for queue in store.queues.all()}
+    told = [
+        f"{file.path}: [queues.{name}]: there is no such queue here; is its name right?"
+        for name in sorted(file.queues.keys() - known - {EVERY_QUEUE})
+    ]
+    if file.http and file.http_token_file and not is_loopback(file.http.address):
+        told.append(
+            f"http = {file.http} is not for this machine alone, and HTTP is not encrypted: whoever is on the way reads "
+            "the token of the web page; put a reverse proxy with TLS before it"
+        )
+    if file.tls:
+        from ordack.server.certificates import ending
+
+        told += ending(file.tls.certificate)
+    return told
+
+
+async def _serve(serving: _Serving, as_json: bool) -> None:
     import asyncio
     import gc
     import signal
 
     from ordack.broker.manager import Manager
-    from ordack.cli.reload import Reload, worth_telling
     from ordack.server import health, notify, tcp
 
     store, log, listeners = serving.store, serving.log, serving.listeners
@@ -316,9 +346,9 @@ async def _serve(serving: Serving, as_json: bool) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    config = serving.running.config(listeners.places)
-    for line in worth_telling(serving.running.file, store):
-        log(line)
+    config = serving.file.config(listeners.places)
+    for text in _warnings(serving.file, store):
+        log(LogLine(text, WARNING))
     manager = Manager(store, tcp.now(), config, log)
     listening = ", ".join(map(str, listeners))
     manager.about = {"since": tcp.wall(), "process": os.getpid(), "quota": config.quota, "listening": listening}
@@ -331,9 +361,7 @@ async def _serve(serving: Serving, as_json: bool) -> None:
         tasks.append(asyncio.create_task(pings))
 
     with contextlib.closing(notifier), _watched(manager, serving) as monitor:
-        reload = Reload(serving, manager, monitor, notifier)
-        tasks = [asyncio.create_task(_count(log)), asyncio.create_task(reload.run())]
-        loop.add_signal_handler(signal.SIGHUP, reload.asked.set)
+        tasks = [asyncio.create_task(_count(log))]
         try:
             await tcp.serve(
                 manager,
@@ -352,7 +380,7 @@ async def _serve(serving: Serving, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _watched(manager: Manager, serving: Serving) -> Iterator[Monitor | None]:
+def _watched(manager: Manager, serving: _Serving) -> Iterator[Monitor | None]:
     """Answer those who watch the queue manager, on that socket if there is one."""
     if serving.web is None:
         yield None

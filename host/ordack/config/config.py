@@ -9,7 +9,7 @@ import functools
 import ipaddress
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,8 +118,7 @@ def certificate_refusal(allowed: Collection[str] | None, certificate: str) -> st
 
 @dataclass
 class Config:
-    """Settings of one queue manager. All parts of it have the same Config; only `become` changes it. settings.NUMBERS
-    says what its numbers mean.
+    """Settings of one queue manager. All parts of it have the same Config. settings.NUMBERS says what its numbers mean.
 
     own_names: host parts of direct names that mean this queue manager; empty: messages to any are taken, and what goes
     out to this machine's addresses stays here (B-416). listening: where it takes connections. next_hops: address as in
@@ -213,11 +212,6 @@ class Config:
             next_hops={name: tuple(hop) for name, hop in names.get("hops", {}).items()},
             public_queues=names.get("public", {}),
         )
-
-    def become(self, other: Config) -> None:
-        """Be as the other one from now on: whoever has this one goes by the new values."""
-        for one in fields(self):
-            setattr(self, one.name, getattr(other, one.name))
 
     def to_keep(self) -> dict[str, Any]:
         """What `kept` needs as `names`, ready for JSON."""

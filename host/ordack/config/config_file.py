@@ -5,7 +5,6 @@ All mistakes of a file are told at once, each with the file, the key, the value 
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
 import json
 import os
@@ -84,6 +83,19 @@ class ConfigFile:
     capture: Path | None = None
     capture_size: int = CAPTURE_SIZE
     numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def config(self, listening: tuple[tuple[str, int], ...]) -> config.Config:
+        """The Config of a queue manager with this file. listening: its addresses and ports."""
+        return config.Config.of(
+            self.numbers,
+            listening=listening,
+            next_hops=self.next_hops,
+            tls_hops=self.tls_hops,
+            public_queues=self.public_queues,
+            own_names=frozenset(self.own_names),
+            access=self.queues,
+            names=self.names,
+        )
 
 
 def find(store: Path, named: Path | None) -> Path | None:
@@ -449,76 +461,3 @@ def with_serial(hops: Mapping[str, tuple[str, int]], lines: Iterable[SerialSetti
             raise ValueError(f"{line.name}: there are two ways to it; NAME=PORT gives a serial line another name")
         found[line.name] = (line.name, SERIAL_PORT)
     return found
-
-
-# ---- what a running queue manager goes by
-
-OF_TABLE = {"capture_size": "capture", "tls_hops": "next-hops"}  # fields of a file that share a table with another
-
-
-@dataclass(frozen=True)
-class Running:
-    """A file, with what options say in its place."""
-
-    file: ConfigFile
-
-    def config(self, listening: tuple[tuple[str, int], ...]) -> config.Config:
-        """The Config that this means. listening: addresses and ports."""
-        file = self.file
-        return config.Config.of(
-            file.numbers,
-            listening=listening,
-            next_hops=file.next_hops,
-            tls_hops=file.tls_hops,
-            public_queues=file.public_queues,
-            own_names=frozenset(file.own_names),
-            access=file.queues,
-            names=file.names,
-        )
-
-    def taking_up(self, file: ConfigFile) -> Running:
-        """The same with what can be taken up of this file. Raises ValueError if it has another way to one of the
-        serial lines."""
-        later = {name for name, setting in settings.NUMBERS.items() if setting.reload == settings.RESTART}
-        numbers = {name: value for name, value in file.numbers.items() if name not in later}
-        numbers |= {name: value for name, value in self.file.numbers.items() if name in later}
-        fixed = {name: getattr(self.file, name) for name in _fixed_fields()}
-        fixed |= {name: _admitting(getattr(self.file, name), getattr(file, name)) for name in LISTENERS}
-        hops = with_serial(_said(file, "next_hops"), self.file.serial)
-        return Running(dataclasses.replace(file, **fixed, next_hops=hops, numbers=numbers))
-
-    def differences(self, file: ConfigFile) -> list[str]:
-        """The tables and keys in which this file is another than this."""
-        names = [_table(name) for name in _fields() if _said(file, name) != _said(self.file, name)]
-        names += [name for name in settings.NUMBERS if file.numbers.get(name) != self.file.numbers.get(name)]
-        return list(dict.fromkeys(names))
-
-
-def _admitting(before: Iterable[Listen], after: Iterable[Listen]) -> tuple[Listen, ...]:
-    """Where it listens stays until the next start; who may connect there is as it is said now."""
-    said: dict[tuple[str, int], list[Listen]] = {}
-    for one in after:
-        said.setdefault(one[:2], []).append(one)
-    return tuple(said[one[:2]].pop(0) if said.get(one[:2]) else one for one in before)
-
-
-def _fields() -> list[str]:
-    return [one.name for one in dataclasses.fields(ConfigFile) if one.name not in ("path", "numbers")]
-
-
-def _said(file: ConfigFile, field: str) -> Any:
-    """What the file says in this field; a serial line is no next hop there."""
-    value = getattr(file, field)
-    return {name: hop for name, hop in value.items() if hop[1] != SERIAL_PORT} if field == "next_hops" else value
-
-
-def _table(field: str) -> str:
-    """Of which table this field is, or which key at the top."""
-    return OF_TABLE.get(field, field.replace("_", "-"))
-
-
-def _fixed_fields() -> list[str]:
-    """Those that stay as they are until the next start."""
-    known = [(name or key, setting) for name, table in TABLES.items() for key, setting in table.keys.items()]
-    fixed = {name for name, setting in known if setting.reload == settings.RESTART}
-    return [name for name in _fields() if _table(name) in fixed]

@@ -1,4 +1,4 @@
-"""Every setting once: name, kind, default, unit, limits, meaning, and when a new value counts.
+"""Every setting once: name, kind, default, unit, limits and meaning.
 
 NUMBERS are the table `settings` of `ordack.toml`, under their names in the Windows registry where MSMQ has them
 (behaviour.md 23.4). TABLES has all that `ordack.toml` may say. Whoever reads
@@ -28,12 +28,10 @@ NETWORKS, PLACES = "list of networks", "list of networks and serial lines"
 SOURCES, LABEL = "list of GUIDs and names", "text of up to 64 characters"
 CERTIFICATES = "list of names"
 
-AT_ONCE, NEW, RESTART = range(3)  # when a new value counts, once the file was read again
-
 
 class Setting(NamedTuple):
     """One value. default: what holds without it, None for nothing or a meaning of its own. minimum, maximum: of
-    numbers. reload: AT_ONCE, NEW or RESTART. field: of Config, or of its `session` or `confirmation`; "": set apart."""
+    numbers. field: of Config, or of its `session` or `confirmation`; "": set apart."""
 
     kind: str
     default: Any
@@ -41,7 +39,6 @@ class Setting(NamedTuple):
     unit: str = ""
     minimum: int = 0
     maximum: int = NEVER
-    reload: int = AT_ONCE
     field: str = ""
 
     def checked(self, value: object) -> int:
@@ -63,14 +60,12 @@ class Table(NamedTuple):
     each: str = ""
 
 
-def _number(
-    field: str, default: int | None, minimum: int, maximum: int, unit: str, meaning: str, reload: int = AT_ONCE
-) -> Setting:
-    return Setting(NUMBER, default, meaning, unit, minimum, maximum, reload, field)
+def _number(field: str, default: int | None, minimum: int, maximum: int, unit: str, meaning: str) -> Setting:
+    return Setting(NUMBER, default, meaning, unit, minimum, maximum, field)
 
 
-def _flag(field: str, meaning: str, reload: int = AT_ONCE, default: int = 0) -> Setting:
-    return Setting(FLAG, default, meaning, "", 0, 1, reload, field)
+def _flag(field: str, meaning: str, default: int = 0) -> Setting:
+    return Setting(FLAG, default, meaning, "", 0, 1, field)
 
 
 def _timeout_class(field: str, default: int, which: str) -> Setting:
@@ -80,27 +75,27 @@ def _timeout_class(field: str, default: int, which: str) -> Setting:
 
 NUMBERS = {
     "AckTimeout": _number(
-        "session.ack_wait_timeout", 20000, 20000, 120000, "ms", "silence after which a session is dead (B-043)", NEW
+        "session.ack_wait_timeout", 20000, 20000, 120000, "ms", "silence after which a session is dead (B-043)"
     ),
     "ClockSkew": _number(
         "clock_skew", 0, 0, NEVER, "s", "how far a sender's clock may be behind for TimeToReachQueue (B-267)"
     ),
     "CloseOnMismatch": _flag(
-        "session.close_on_mismatch", "close a session whose peer counts other messages than arrived (A-13)", NEW, 1
+        "session.close_on_mismatch", "close a session whose peer counts other messages than arrived (A-13)", 1
     ),
     "EarlyOrderAck": _number(
         "early_order_ack", EARLY_ORDER_ACK, 0, NEVER, "ms", "quiet after which an OrderAck goes out early; 0: never"
     ),
-    "EnablePingService": _flag("answer_pings", "answer pings (B-202)", RESTART),
+    "EnablePingService": _flag("answer_pings", "answer pings (B-202)"),
     "EnableReportMessages": _flag("report_messages", "make the report messages that traced messages ask for (B-294)"),
     "IdleAckDelay": _number(
-        "order_ack_timeout", 500, 1, NEVER, "ms", "time that an OrderAck waits for more messages (B-045)", RESTART
+        "order_ack_timeout", 500, 1, NEVER, "ms", "time that an OrderAck waits for more messages (B-045)"
     ),
     "MaxInSessions": _number("max_sessions", 1024, 1, NEVER, "", "sessions at once, of both directions (B-206)"),
     "MaxInSessionsPerAddress": _number(
         "max_sessions_per_address", 256, 1, NEVER, "", "sessions from one address, as that of a NAT (B-435)"
     ),
-    "MaxUnackedPacket": _number("session.window_size", 64, 1, 0xFFFF, "packets", "window size (B-039)", NEW),
+    "MaxUnackedPacket": _number("session.window_size", 64, 1, 0xFFFF, "packets", "window size (B-039)"),
     "PacketTimeout": _number("packet_timeout", 60000, 1000, NEVER, "ms", "time that every packet may take to arrive"),
     "PermitInsecureNacks": _flag(
         "send_insecure_nacks", "tell senders that a queue or a right is missing (B-349, B-409)"
@@ -113,9 +108,9 @@ NUMBERS = {
         "history_lifetime", 1800000, 1000, NEVER, "ms", "time that the duplicate filter remembers a message (B-138)"
     ),
     "RouteMessages": _flag("route", "forward messages for other queue managers (B-264)"),
-    "SendPings": _flag("send_pings", "ping before connecting (B-198)", RESTART),
+    "SendPings": _flag("send_pings", "ping before connecting (B-198)"),
     "SeqResend13Time": _number(
-        "", 30, 1, NEVER, "s", "time before each of the first three resends of a sequence (B-015)", RESTART
+        "", 30, 1, NEVER, "s", "time before each of the first three resends of a sequence (B-015)"
     ),
     "TimeoutClassNeverSent": _timeout_class(
         "confirmation.class_never_sent", NACK_RECEIVE_TIMEOUT_AT_SENDER, "was never transmitted (C-21, A-44)"
@@ -127,7 +122,7 @@ NUMBERS = {
         "confirmation.class_stored", NACK_RECEIVE_TIMEOUT, "is stored, without FinalAck (C-23, A-44)"
     ),
     "TryConnectInterval": _number(
-        "try_connect_interval", 5000, 1, NEVER, "ms", "time between attempts to connect (B-133)", RESTART
+        "try_connect_interval", 5000, 1, NEVER, "ms", "time between attempts to connect (B-133)"
     ),
     "XactDeadLetterAlways": _flag(
         "confirmation.xact_dead_letter_always", "every transactional message asks for dead-lettering (B-400)"
@@ -157,10 +152,8 @@ _ACCESS = {
     ),
 }
 _LISTENER = {
-    "address": Setting(
-        HOST, LISTEN[0], "one of this machine; `0.0.0.0`: every IPv4, `::`: every IPv6 address", reload=RESTART
-    ),
-    "port": _number("", LISTEN[1], 0, 65535, "", "TCP port; 0 picks a free one (B-001)", RESTART),
+    "address": Setting(HOST, LISTEN[0], "one of this machine; `0.0.0.0`: every IPv4, `::`: every IPv6 address"),
+    "port": _number("", LISTEN[1], 0, 65535, "", "TCP port; 0 picks a free one (B-001)"),
     "allow": Setting(NETWORKS, None, "who may connect; without it everybody, with an empty list nobody"),
     "tls": _flag("", "TLS, with a certificate of either side; it needs the table `[tls]`"),
     "allow-certificates": Setting(
@@ -177,13 +170,11 @@ TABLES = {
                 None,
                 "addresses in direct names that mean this queue manager; without it all do, and "
                 "what is sent to an address of this machine stays here",
-                reload=RESTART,
             ),
             "http": Setting(
                 PLACE,
                 None,
                 "of the web page, `/metrics`, `/healthz`, `/status`; a port alone: of loopback",
-                reload=RESTART,
             ),
             "http-token-file": Setting(
                 PATH,
@@ -191,7 +182,7 @@ TABLES = {
                 "a line of 16 to 256 characters that only its owner may read: with it others see the web page",
             ),
             "log-format": Setting(
-                FORM, "text", "of the log on standard error: lines of text, or one JSON object a line", reload=RESTART
+                FORM, "text", "of the log on standard error: lines of text, or one JSON object a line"
             ),
         },
     ),
@@ -202,7 +193,7 @@ TABLES = {
         "Where applications of other machines are taken, which may do what those of this machine may; else nowhere",
         _LISTENER
         | {
-            "port": _number("", None, 0, 65535, "", "TCP port; 0 picks a free one", RESTART),
+            "port": _number("", None, 0, 65535, "", "TCP port; 0 picks a free one"),
             "allow-plain": _flag(
                 "", "take them without TLS, where anybody on the way reads, changes and takes messages"
             ),
@@ -233,9 +224,9 @@ TABLES = {
     "serial": Table(
         "Boards on serial ports",
         {
-            "port": Setting(TEXT, None, "the path of the port, or a URL of pyserial", reload=RESTART),
-            "name": Setting(HOST, None, "of the board in direct names; else the last part of `port`", reload=RESTART),
-            "baud": _number("", BAUD, 1, BAUD_MAX, "bits a second", "the speed of the line", RESTART),
+            "port": Setting(TEXT, None, "the path of the port, or a URL of pyserial"),
+            "name": Setting(HOST, None, "of the board in direct names; else the last part of `port`"),
+            "baud": _number("", BAUD, 1, BAUD_MAX, "bits a second", "the speed of the line"),
         },
         needed=("port",),
         many=True,
@@ -253,10 +244,8 @@ TABLES = {
     "capture": Table(
         "Records all traffic",
         {
-            "file": Setting(PATH, None, "the first pcapng file, then numbered ones beside it", reload=RESTART),
-            "size": _number(
-                "", CAPTURE_SIZE, CAPTURE_SIZE_MIN, NEVER, "bytes", "all captures; the oldest go first", RESTART
-            ),
+            "file": Setting(PATH, None, "the first pcapng file, then numbered ones beside it"),
+            "size": _number("", CAPTURE_SIZE, CAPTURE_SIZE_MIN, NEVER, "bytes", "all captures; the oldest go first"),
         },
         needed=("file",),
     ),

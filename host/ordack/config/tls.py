@@ -7,7 +7,7 @@ it that the certificate is for the address that it asked for.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ordack.config.config import TlsFiles
@@ -33,19 +33,49 @@ class BadTls(ValueError):
 
 
 class Tls:
-    """What connections with TLS go by. server, client: for those that come and those that go out; own: for those that
-    go out to this very queue manager, whatever address its certificate is for. Raises BadTls."""
+    """The contexts of connections with TLS. server: of incoming ones. client: of outgoing ones. own: of those to this
+    queue manager itself, which do not compare its address with the certificate. Raises BadTls.
 
-    def __init__(self, files: TlsFiles) -> None:
-        _check(files)
-        self.server = _context(ssl.PROTOCOL_TLS_SERVER, files)
-        self.client = _context(ssl.PROTOCOL_TLS_CLIENT, files)
-        self.own = _context(ssl.PROTOCOL_TLS_CLIENT, files)
-        self.own.check_hostname = False
+    tell: gets a sentence when changed files cannot be used.
+    """
 
-    def become(self, other: Tls) -> None:
-        """Go by what the other one goes by, for new connections."""
-        self.server, self.client, self.own = other.server, other.client, other.own
+    def __init__(self, files: TlsFiles, tell: Callable[[str], None] = lambda _text: None) -> None:
+        self._files = files
+        self._tell = tell
+        self._read_as = _versions(files)
+        self._read()
+
+    def _read(self) -> None:
+        _check(self._files)
+        server = _context(ssl.PROTOCOL_TLS_SERVER, self._files)
+        client = _context(ssl.PROTOCOL_TLS_CLIENT, self._files)
+        own = _context(ssl.PROTOCOL_TLS_CLIENT, self._files)
+        own.check_hostname = False
+        self.server, self.client, self.own = server, client, own
+
+    def renewed(self) -> Tls:
+        """This, with the contents that the files have now. If new files cannot be used, the old contents stay."""
+        versions = _versions(self._files)
+        if versions != self._read_as:
+            self._read_as = versions
+            try:
+                self._read()
+            except BadTls as error:
+                self._tell(f"[tls]: {error}; the certificates from before stay in use")
+        return self
+
+
+def _versions(files: TlsFiles) -> list[tuple[int, int, int]]:
+    """A file that changes gets another time, size or number."""
+    found = []
+    for path in files:
+        try:
+            status = path.stat()
+        except OSError:
+            found.append((0, 0, 0))
+        else:
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return found
 
 
 def _check(files: TlsFiles) -> None:

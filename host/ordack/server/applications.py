@@ -65,7 +65,6 @@ class Door:
         self._of: dict[Application, Connection] = {}
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        listeners.changed = self._drop_not_admitted
 
     async def open(self) -> None:
         """Take connections from now on; none of this machine if there can be no socket."""
@@ -97,7 +96,7 @@ class Door:
     # ---- connections
 
     def _protocol(self, listener: Listener) -> asyncio.Protocol:
-        if listener.terms.tls:
+        if listener.tls:
             return TlsHandshake(lambda handshake, transport: self._begin_tls(handshake, transport, listener))
         return Connection(self, listener)
 
@@ -119,7 +118,7 @@ class Door:
     ) -> None:
         assert self._tls
         try:
-            secured = await handshake.secure(transport, self._tls.server)
+            secured = await handshake.secure(transport, self._tls.renewed().server)
         except OSError as error:
             self.tell(address, words(error))
             transport.abort()
@@ -130,12 +129,6 @@ class Door:
         """May one more connect this way, if only to hear that it is one too many?"""
         there = sum((one.listener is None) is (listener is None) for one in self.connections)
         return there + len(self._tasks) < self.most + REFUSED_MAX
-
-    def _drop_not_admitted(self) -> None:
-        for connection in list(self.connections):
-            listener = connection.listener
-            if listener and connection.refusal():
-                connection.end(f"it may not connect to {listener} any more")
 
     def tell(self, address: str, why: str) -> None:
         """Tell the operator of an application that is shut out, or has broken a rule. address: "" for this machine."""

@@ -1,4 +1,4 @@
-"""Where connections are taken: any number of listening sockets, each with who may connect, which can change."""
+"""Listening sockets: who may connect to each, and TLS with those who do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ordack.config import machine
 from ordack.config.config import LOOPBACK, Networks, certificate_refusal, format_address
-from ordack.config.config_file import Listen
 
 BACKLOG = 1000  # connections that wait in the kernel, as of boards that all come back at once
 TAKEN_AT_ONCE = 4  # connections, before the others are looked at: a flood of them leaves time for those that are there
@@ -22,7 +21,7 @@ class Listener:
     """A listening TCP socket on the first address of host, an IPv4 one if there is one; on an IPv6 address, for IPv6
     alone, whatever the machine's default is. Raises OSError.
 
-    place: the address and port that it has. terms: who may connect now. The arguments are the fields of Listen.
+    place: the address and port that it has. The arguments are the fields of `config_file.Listen`.
     """
 
     def __init__(
@@ -38,7 +37,9 @@ class Listener:
         except UnicodeError:
             raise OSError(f"{host!r} is no name of a machine") from None
         family, _, _, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
-        self.terms = Listen(host, port, allow, tls, certificates)
+        self.tls = tls
+        self._allow = allow
+        self._certificates = certificates
         self.server: asyncio.Server | None = None
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -61,16 +62,16 @@ class Listener:
 
     def admits(self, address: str) -> bool:
         """May a peer at this IP address connect?"""
-        return self.terms.allow is None or address in self.terms.allow
+        return self._allow is None or address in self._allow
 
     def refusal(self, address: str, certificate: str | None) -> str:
         """Why a peer at this IP address may not connect; "" if it may. certificate: the name in its certificate; None:
         it does not speak TLS."""
         if not self.admits(address):
             return f"it is not in the allow-list of {self}"
-        if self.terms.tls != (certificate is not None):
-            return f"{self} speaks TLS" if self.terms.tls else f"{self} does not speak TLS"
-        return certificate_refusal(self.terms.certificates, certificate or "")
+        if self.tls != (certificate is not None):
+            return f"{self} speaks TLS" if self.tls else f"{self} does not speak TLS"
+        return certificate_refusal(self._certificates, certificate or "")
 
     def close(self) -> None:
         """Take no more connections. Those that are there go on."""
@@ -83,11 +84,10 @@ class Listener:
 
 
 class Listeners:
-    """All that a queue manager listens on. changed: called when who may connect has become another."""
+    """All that a queue manager listens on."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = list(listeners)
-        self.changed: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[Listener]:
         return iter(self._listeners)
@@ -111,12 +111,6 @@ class Listeners:
                 functools.partial(make, listener), sock=listener.socket, backlog=TAKEN_AT_ONCE
             )
             listener.socket.listen(BACKLOG)  # asyncio has set that to TAKEN_AT_ONCE
-
-    def admit(self, places: Sequence[Listen]) -> None:
-        """From now on who may connect is as these say, which have the hosts and ports of all in their order."""
-        for listener, place in zip(self, places, strict=True):
-            listener.terms = place
-        self.changed()
 
     def close(self) -> None:
         """Take no more connections."""

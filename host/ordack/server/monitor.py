@@ -258,7 +258,7 @@ class Monitor:
     def __init__(
         self, manager: Manager, listener: socket.socket, tell: Callable[[str], None], token: bytes = b""
     ) -> None:
-        self.token = token
+        self._token = token
         self._manager = manager
         self._listener = listener
         self._tell = tell
@@ -390,6 +390,6 @@ class Monitor:
 
     def _may_see(self, address: str, headers: Mapping[bytes, bytes]) -> bool:
         kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if self.token and kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self.token):
+        if self._token and kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
             return True
         return is_loopback(address) and is_own(headers.get(b"host", b"localhost"))

@@ -1,9 +1,8 @@
-"""What `ordack serve` tells the service manager that started it, by the protocol of systemd, sd_notify(3): that it is
-ready, reads its file again, ends, is alive, and in a sentence how it is. Without NOTIFY_SOCKET nothing happens.
+"""`ordack serve` tells systemd by sd_notify(3) that it is ready, alive or ending, and in a sentence how it is. Without
+NOTIFY_SOCKET it tells nothing.
 
-Our own, since the whole protocol is one datagram of NAME=VALUE lines, and what there is of libraries does less than
-serve needs: sdnotify is from 2017; systemd-watchdog knows no reload with its MONOTONIC_USEC; both block the event loop
-while the service manager is busy, or lose what they could not send.
+The protocol is one datagram of NAME=VALUE lines. The libraries sdnotify and systemd-watchdog block the event loop while
+systemd is busy, or lose datagrams that they could not send.
 """
 
 from __future__ import annotations
@@ -44,13 +43,9 @@ class Notifier:
             self._socket.setblocking(False)
 
     def ready(self, status: str) -> None:
-        """It works, for the first time or after `reloading`."""
+        """`serve` takes connections."""
         self._status = status
         self._send("READY=1", _status(status))
-
-    def reloading(self) -> None:
-        """It takes up its configuration; `ready` is to follow, whether that works or not."""
-        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
         """It ends, in order. Nothing is told after that."""

@@ -185,7 +185,6 @@ class _Net:
         self._hops_due = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._pings = PingSockets(manager, listeners, now, self._ponged)
-        listeners.changed = self._drop_not_admitted
         self._order_acks: asyncio.TimerHandle | None = None  # sends them when they are due
         manager.links.counters.turned = self._loop.time()
 
@@ -257,15 +256,6 @@ class _Net:
                 connection.ended_here = True
                 connection.transport.close()
                 self._loop.call_later(SHUT_TIMEOUT_S, connection.transport.abort)
-
-    def _drop_not_admitted(self) -> None:
-        """End the sessions of peers that may not connect any more."""
-        for link, connection in list(self.connections.items()):
-            listener = connection.listener
-            refusal = listener.refusal(link.address, connection.certificate) if listener else ""
-            if listener and refusal:
-                self.manager.links.close(link, "B-435", f"it may not connect to {listener} any more")
-        self.flush()
 
     def lost(self, link: PeerLink, why: str = "") -> None:
         """Its transport is gone; why: what TLS says of that."""
@@ -417,12 +407,13 @@ class _Net:
 
     def _tls_towards(self, hop: Hop) -> dict[str, Any]:
         """What to connect to this hop with; nothing where TLS is not spoken."""
-        own = any(listener.terms.tls and listener.is_at(hop) for listener in self.listeners)
+        own = any(listener.tls and listener.is_at(hop) for listener in self.listeners)
         if not own and hop not in self.manager.config.tls_hops:
             return {}
         assert self.tls
+        tls = self.tls.renewed()
         return {
-            "ssl": self.tls.own if own else self.tls.client,
+            "ssl": tls.own if own else tls.client,
             "server_hostname": hop[0],
             "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S,
             "ssl_shutdown_timeout": SHUT_TIMEOUT_S,
@@ -432,7 +423,7 @@ class _Net:
 
     def protocol(self, listener: Listener) -> asyncio.Protocol:
         """What takes a connection that has come to this listener."""
-        if listener.terms.tls:
+        if listener.tls:
             return TlsHandshake(lambda handshake, transport: self._begin_tls(handshake, transport, listener))
         return _TcpConnection(self, None, listener)
 
@@ -450,7 +441,7 @@ class _Net:
     ) -> None:
         assert self.tls
         try:
-            secured = await handshake.secure(transport, self.tls.server)
+            secured = await handshake.secure(transport, self.tls.renewed().server)
         except OSError as error:
             self.manager.links.not_admitted(address, now(), words(error), TLS)
             transport.abort()
