@@ -1733,8 +1733,10 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         harmless = frame.noise or (not frame.payload and not frame.flags & _SYN)
         whole = id(frame) in there and frame.kept == len(frame.payload)
         way = (frame.connection.number, frame.direction)
-        if not harmless and not whole:  # when the missing bytes were sent, a reader cannot tell
-            clouded[number] = min(clouded.get(number, frame.time), seen_until.get(way, 0))
+        if not harmless and not whole:
+            # A reader cannot tell when the missing bytes were sent: packets of both directions may have overtaken them.
+            other = seen_until.get((way[0], 1 - way[1]), frame.connection.begin)
+            clouded[number] = min(clouded.get(number, frame.time), seen_until.get(way, 0), other)
         reached = bisect_right(ends[way], frame.sequence + len(frame.payload))
         if whole and not harmless and reached > bisect_right(ends[way], frame.sequence):
             seen_until[way] = frame.time
