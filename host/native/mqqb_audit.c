@@ -932,7 +932,6 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         if (slot != NULL) {
             slot->flags |= ORDERED;
             s->counts.order_acked++;
-            add_latency(a, s->flow - 1, MQQB_AUDIT_ORDER, r->time - slot->time);
         }
     }
     s->covered = last;
@@ -1020,7 +1019,6 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         const uint32_t deadline = (slot->flags & ORDERED) != 0 ? slot->confirm : slot->reach;
         slot->flags |= FINAL | message_class << 16;
         s->counts.final_acked++;
-        add_latency(a, s->flow - 1, MQQB_AUDIT_FINAL, r->time - slot->time);
         if ((slot->flags & HELD) != 0 && deadline != NO_DEADLINE && r->time / NS_PER_S > (int64_t)deadline) {
             f->outcomes[MQQB_AUDIT_IN_DOUBT]++; /* its sender has given up by then (C-23, C-34, C-35) */
         } else {
@@ -1267,9 +1265,6 @@ static int32_t room(const mqqb_audit *a, const row *r)
     }
     if (a->slots_size - a->slots_used < MQQB_AUDIT_PIECE) {
         return MQQB_AUDIT_GROW_SLOTS;
-    }
-    if (a->latencies_size - a->latencies_used < MQQB_AUDIT_MEASURED) {
-        return MQQB_AUDIT_GROW_LATENCIES;
     }
     if (a->findings_size - a->findings_used < MQQB_AUDIT_FINDINGS ||
         (a->strays != NULL && a->strays_used == a->strays_size)) {

@@ -17,7 +17,6 @@ extern "C" {
 #endif
 
 enum {
-    MQQB_AUDIT_BUCKETS = 256,
     MQQB_AUDIT_SOURCES = 4,  /* of a direction, or of two hosts, that are known by name */
     MQQB_AUDIT_ACKS = 6,     /* OrderAcks that wait until the sender shows that it has them */
     MQQB_AUDIT_FINALS = 16,  /* FinalAcks of a sequence that are remembered when their message has lost its slot */
@@ -30,8 +29,7 @@ enum {
     MQQB_AUDIT_BLOCKS = 16,  /* it has so many at most */
     MQQB_AUDIT_PIECE = 16,   /* slots that it takes at once */
     MQQB_AUDIT_PIECES = MQQB_AUDIT_BLOCKS * MQQB_AUDIT_BLOCK / MQQB_AUDIT_PIECE,
-    MQQB_AUDIT_MEASURED = 2048, /* new latencies of a row at most: 256 of each of 8 sequences */
-    MQQB_AUDIT_HEADERS = 16,    /* SessionHeaders of a direction that are remembered */
+    MQQB_AUDIT_HEADERS = 16, /* SessionHeaders of a direction that are remembered */
     MQQB_AUDIT_FINDINGS = 8 * (3 + MQQB_AUDIT_BLOCKS * MQQB_AUDIT_BLOCK) /* of one row at most */
 };
 
@@ -103,13 +101,6 @@ enum {
     MQQB_AUDIT_IN_DOUBT,
     MQQB_AUDIT_OUTCOMES
 };
-enum { MQQB_AUDIT_ORDER = 0, MQQB_AUDIT_FINAL, MQQB_AUDIT_KINDS_OF_LATENCY };
-
-/* Messages of a flow by latency in units of 4 us: below 16 one bucket each, then 8 for each power of 2 (mqqb_audit_bucket). Only what
- * was measured has an entry: a flow of a few messages has a few. bucket: + MQQB_AUDIT_BUCKETS * the kind. */
-typedef struct {
-    uint32_t flow, bucket, messages;
-} mqqb_audit_latency;
 
 /* Codes of the queue manager that sends, the queue, the queue manager that has it if the queue's name does not say that (DQ 3). */
 typedef struct {
@@ -119,7 +110,7 @@ typedef struct {
 /* classes: of FinalAcks that are not MQQB_AUDIT_RECEIVED, and how many messages they ended; what finds no place is in class_rest. */
 typedef struct {
     mqqb_audit_key key;
-    int64_t last_time, latency_max[MQQB_AUDIT_KINDS_OF_LATENCY];
+    int64_t last_time;
     uint32_t newest; /* its sequence with the highest id */
     uint32_t connections, last_connection, sequences, kept;
     int64_t first_time;
@@ -250,18 +241,16 @@ typedef struct {
     mqqb_audit_connection *connections; /* caller: as mqqb_capture numbers them */
     mqqb_audit_flow *flows;             /* caller */
     mqqb_audit_sequence *sequences;     /* caller */
-    mqqb_audit_latency *latencies;      /* caller */
-    uint32_t *flow_index, *sequence_index,
-        *latency_index;           /* caller: all 0 at first; sizes are powers of 2, at least twice the tables' */
+    uint32_t *flow_index,
+        *sequence_index;          /* caller: all 0 at first; sizes are powers of 2, at least twice the tables' */
     mqqb_audit_slot *slots;       /* caller */
     mqqb_audit_finding *findings; /* caller */
     mqqb_audit_stray *strays;     /* caller; or NULL, if nobody asks for them */
     uint32_t sources_size, connections_size, flows_size, sequences_size;                   /* caller */
     uint32_t flow_index_size, sequence_index_size, slots_size, findings_size, strays_size; /* caller */
-    uint32_t latencies_size, latency_index_size;                                           /* caller */
 
     uint32_t findings_used, strays_used; /* caller sets them to 0 */
-    uint32_t flows_used, sequences_used, sequences_free, slots_used, latencies_used;
+    uint32_t flows_used, sequences_used, sequences_free, slots_used;
     uint32_t slots_free;
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS]; /* of connections; those of flows are there */
     int64_t accused; /* when an acknowledgement was last found wrong, which something that comes late may make right */
@@ -276,8 +265,7 @@ enum {
     MQQB_AUDIT_GROW_FLOWS = 3,     /* flows and flow_index, mqqb_audit_rehash */
     MQQB_AUDIT_GROW_SEQUENCES = 4, /* sequences and sequence_index, mqqb_audit_rehash; at most 2^24 - 1 sequences */
     MQQB_AUDIT_GROW_SLOTS = 5,     /* at least MQQB_AUDIT_PIECE more */
-    MQQB_AUDIT_GROW_LATENCIES = 6, /* at least MQQB_AUDIT_MEASURED more, and latency_index, mqqb_audit_rehash */
-    MQQB_AUDIT_FINDINGS_FULL = 7   /* take findings and strays, and set findings_used and strays_used to 0 */
+    MQQB_AUDIT_FINDINGS_FULL = 6   /* take findings and strays, and set findings_used and strays_used to 0 */
 };
 
 /* Take rows from *done on; *done becomes how many have been taken. columns: all up to MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS,
@@ -298,10 +286,6 @@ void mqqb_audit_renumber(mqqb_audit *a, uint32_t connections, const uint32_t *nu
 
 /* After the size of an index was changed: fill all indexes, which are all 0, again. */
 void mqqb_audit_rehash(mqqb_audit *a);
-
-/* Bucket of a latency in ns, 0 or more; and the greatest latency in us that is in a bucket. */
-uint32_t mqqb_audit_bucket(int64_t latency);
-int64_t mqqb_audit_bucket_end(uint32_t bucket);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* mqqb_audit_tables.c: part of mqqb_audit.c: flags, latencies, findings, indexes, and the slots of messages. */
+/* mqqb_audit_tables.c: part of mqqb_audit.c: flags, findings, indexes, and the slots of messages. */
 #include "mqqb_audit.h"
 
 #include <string.h>
@@ -56,36 +56,6 @@ static inline uint32_t greatest(uint32_t a, uint32_t b)
 static inline uint32_t host(const row *r)
 {
     return (get(r, MQQB_SCAN_USER_FLAGS) & MQQB_USER_DQ) == 3u << 10 ? get(r, MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS) : 0;
-}
-
-/* ---- latencies -------------------------------------------------------------------------------- */
-
-uint32_t mqqb_audit_bucket(int64_t latency)
-{
-    uint64_t units = latency < 0 ? 0 : (uint64_t)latency / 4000;
-    uint32_t exponent = 0, bucket;
-
-    if (units < 16) {
-        return (uint32_t)units;
-    }
-    while (units >= 256) {
-        units >>= 4;
-        exponent += 4;
-    }
-    while (units >= 16) {
-        units >>= 1;
-        exponent++;
-    }
-    bucket = 8 + 8 * exponent + (uint32_t)(units & 7);
-    return least(bucket, MQQB_AUDIT_BUCKETS - 1);
-}
-
-int64_t mqqb_audit_bucket_end(uint32_t bucket)
-{
-    if (bucket < 16) {
-        return 4 * ((int64_t)bucket + 1);
-    }
-    return (int64_t)(bucket % 8 + 9) << (bucket / 8 - 1 + 2);
 }
 
 /* ---- findings --------------------------------------------------------------------------------- */
@@ -222,44 +192,9 @@ static void unindex_sequence(mqqb_audit *a, uint32_t entry)
     a->sequence_index[at] = 0;
 }
 
-/* Where the entry of a bucket is in the index, or belongs. */
-static uint32_t latency_place(const mqqb_audit *a, uint32_t flow, uint32_t bucket)
-{
-    const uint32_t mask = a->latency_index_size - 1;
-    uint32_t at, entry;
-
-    for (at = hash(flow, bucket, 0) & mask; (entry = a->latency_index[at]) != 0; at = (at + 1) & mask) {
-        if (((a->latencies[entry - 1].flow ^ flow) | (a->latencies[entry - 1].bucket ^ bucket)) == 0) {
-            break;
-        }
-    }
-    return at;
-}
-
-static void add_latency(mqqb_audit *a, uint32_t flow, unsigned kind, int64_t latency)
-{
-    const uint32_t bucket = kind * MQQB_AUDIT_BUCKETS + mqqb_audit_bucket(latency), at = latency_place(a, flow, bucket);
-
-    if (latency > a->flows[flow].latency_max[kind]) {
-        a->flows[flow].latency_max[kind] = latency;
-    }
-    if (a->latency_index[at] == 0) {
-        mqqb_audit_latency *const entry = &a->latencies[a->latencies_used++];
-        entry->flow = flow;
-        entry->bucket = bucket;
-        a->latency_index[at] = a->latencies_used;
-    }
-    a->latencies[a->latency_index[at] - 1].messages++;
-}
-
 void mqqb_audit_rehash(mqqb_audit *a)
 {
     uint32_t entry;
-
-    for (entry = 1; entry <= a->latencies_used; entry++) {
-        const mqqb_audit_latency *const measured = &a->latencies[entry - 1];
-        a->latency_index[latency_place(a, measured->flow, measured->bucket)] = entry;
-    }
 
     for (entry = 1; entry <= a->flows_used; entry++) {
         const mqqb_audit_flow *const f = &a->flows[entry - 1];

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import re
 import struct
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -19,7 +17,7 @@ from typer.testing import CliRunner
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from ordack.audit import replay, stages, tasks
-from ordack.audit.result import KINDS, OUTCOMES, REJECTS, Latency, Result, Word
+from ordack.audit.result import KINDS, OUTCOMES, REJECTS, Result, Word
 from ordack.capture import columnar
 from ordack.cli import audit
 from ordack.pipeline import spark
@@ -112,30 +110,12 @@ def test_shares_of_a_capture_agree_on_sequences_that_were_not_sent(tmp_path: Pat
     assert verdicts[0] == verdicts[1] == verdicts[2]
 
 
-def check_percentiles(latency: Latency, histogram: dict[float, int]) -> None:
-    """Each is the bound of the bucket in which the message of that rank is, or the greatest latency if that is less."""
-    bounds = [bound for bound, messages in sorted(histogram.items()) for _ in range(messages)]
-    assert latency.count == len(bounds)
-    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)) if bounds else ():
-        expected = min(bounds[math.ceil(len(bounds) * share) - 1], latency.max)
-        assert getattr(latency, name) == pytest.approx(expected, abs=1e-6), name
-
-
-def test_sums_are_those_of_the_streams(tmp_path: Path) -> None:
-    """Latencies of all streams and of each sender's; the last sequence of a stream is the youngest."""
+def test_sequences_and_rejects_of_streams(tmp_path: Path) -> None:
+    """The last sequence of a stream is the youngest, and a negative FinalAck counts as rejected."""
     rolled = 0
     for seed in range(12):
         capture = capture_generator.generate(seed, tmp_path / str(seed), faults=[])
         result = tasks.run(capture.paths)
-        for kind, histogram in result.histograms.items():
-            check_percentiles(result.latency[kind], histogram)
-            for stream in result.streams:
-                check_percentiles(stream.latency[kind], stream.histograms[kind])
-            assert histogram == sum((Counter(stream.histograms[kind]) for stream in result.streams), Counter())
-            for sender in result.senders:
-                name = sender.source_queue_manager
-                own = [one.latency[kind].count for one in result.streams if one.stream.source_queue_manager == name]
-                assert sender.latency[kind].count == sum(own)
         for stream in result.streams:
             ages = [(one.sequence.time_stamp, one.sequence.ordinal) for one in stream.sequences]
             assert ages == sorted(ages)
@@ -199,7 +179,6 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
     assert [row["text"] for row in tables["unknown"]] == [item.reason for item in found.unknowns]
     first = min(report.first_time for report in found.streams)
     assert min(row["first_time"].timestamp() for row in tables["streams"]) == pytest.approx(first / 1e9, abs=1e-5)
-    assert all(dict(row["latency_ms"])["order"]["count"] <= row["messages"] for row in tables["streams"])
     assert html.stat().st_size > 1000
     text = ordack("audit", tmp_path / "captures")
     assert text.returncode == done.returncode

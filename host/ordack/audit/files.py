@@ -38,8 +38,6 @@ Row = dict[str, Any]
 
 _TIME = pa.timestamp("us", "UTC")
 _COUNTS = pa.map_(pa.string(), pa.int64())
-_RANKS = ("p50", "p90", "p99", "max")
-_LATENCIES = pa.map_(pa.string(), pa.struct([("count", pa.int64()), *((rank, pa.float64()) for rank in _RANKS)]))
 _PACKETS = pa.list_(pa.struct([("file", pa.string()), ("frame", pa.int64()), ("time", _TIME)]))
 _TYPES = {
     **dict.fromkeys(
@@ -47,7 +45,6 @@ _TYPES = {
     ),
     **dict.fromkeys(("first_time", "last_time"), _TIME),
     "packets": _PACKETS,
-    "latency_ms": _LATENCIES,
 }
 _STREAM = "source_queue_manager destination_queue hops tx_sequence_ordinal tx_sequence_time_stamp"
 _MESSAGES = "messages first_transmissions resends order_acked final_acked unsettled"
@@ -62,12 +59,10 @@ SCHEMAS = {
     "violations": _schema(f"kind {_STREAM} number connection text rule packets"),
     "unknown": _schema(f"kind {_STREAM} number connection text rule packets"),
     "streams": _schema(
-        f"{_STREAM} sequences connections {_MESSAGES} holes {' '.join(_MAPS)} first_time last_time latency_ms", _MAPS
+        f"{_STREAM} sequences connections {_MESSAGES} holes {' '.join(_MAPS)} first_time last_time", _MAPS
     ),
     "sequences": _schema(f"{_STREAM} {_MESSAGES} highest acknowledged rejects first_time last_time", _MAPS),
-    "senders": _schema(
-        "source_queue_manager name streams messages resends rejects unsettled violations unknowns latency_ms"
-    ),
+    "senders": _schema("source_queue_manager name streams messages resends rejects unsettled violations unknowns"),
 }
 _BATCH_ROWS = 16384
 
@@ -109,7 +104,6 @@ def _stream(report: StreamReport) -> Row:
         **_counts(report, "streams"),
         **_named(report.stream, report.sequence),
         "sequences": report.sequence_count,
-        "latency_ms": {kind: latency.as_json() for kind, latency in report.latency.items()},
     }
 
 
@@ -121,8 +115,7 @@ def _sequences(report: StreamReport) -> Iterator[Row]:
 
 def _sender(result: Result, report: SenderReport) -> Row:
     """All streams of a source queue manager together."""
-    latencies = {kind: latency.as_json() for kind, latency in report.latency.items()}
-    return {**asdict(report), "name": result.names.of(report.source_queue_manager), "latency_ms": latencies}
+    return {**asdict(report), "name": result.names.of(report.source_queue_manager)}
 
 
 def _counts(report: Any, name: str) -> Row:
@@ -215,12 +208,6 @@ def text_of(result: Result, violations_max: int = 20) -> list[str]:
         "{messages} in {sequences} of {streams}: {resends}, {rejects}".format_map(said)
         + f", {summary['unsettled']:,} unsettled",
     ]
-    for kind, value in result.latency.items():
-        if value.count:
-            lines.append(
-                f"{kind} acknowledgement after ms: p50 {value.p50:g}, p90 {value.p90:g}, p99 {value.p99:g}, "
-                f"max {value.max:g} ({count_text(value.count, 'message')})"
-            )
     lines += [f"{path}: {text}" for path, text in result.damages]
     total = sum(summary["violations"].values())
     for item in result.violations[:violations_max]:
@@ -254,16 +241,14 @@ def stream_text(stream: StreamKey, names: PeerNames) -> str:
 
 def streams_text(result: Result) -> list[str]:
     """A table of the streams with most trouble. A stream's name has a line of its own: it is as wide as a terminal."""
-    headings = ("messages", "resends", "rejects", "unsettled", "order p99 ms", "violations", "unknown")
+    headings = ("messages", "resends", "rejects", "unsettled", "violations", "unknown")
     lines = ["  ".join(headings)]
     for report in result.worst[:STREAMS_SHOWN]:
-        order = report.latency["order"]
         figures = (
             str(report.messages),
             str(report.resends),
             str(sum(report.rejects.values())),
             str(report.unsettled),
-            f"{order.p99:g}" if order.count else "",
             *(str(sum(counts.values())) for counts in (report.violations, report.unknowns)),
         )
         lines += [

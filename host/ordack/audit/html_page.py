@@ -45,7 +45,7 @@ _FIGURES = (
 )  # fmt: skip
 _STREAM_HEADINGS = (
     "Source", "Destination queue", "Hops", "Violations", "Not known", "Messages", "With order ack.", "With final ack.",
-    "Unsettled", "Resends", "Not accepted", "Holes", "Order p50 ms", "Order p99 ms", "Final p99 ms",
+    "Unsettled", "Resends", "Not accepted", "Holes",
 )  # fmt: skip
 
 
@@ -73,15 +73,6 @@ def _page(result: Result) -> str:
             _count_shown(len(result.worst), len(result.streams)),
             _STREAM_HEADINGS,
             [_stream(result, report) for report in result.worst],
-        ),
-        latency=_table(
-            "Milliseconds, all messages together",
-            ("To", "Messages", "p50", "p90", "p99", "Greatest"),
-            [
-                (f"{kind} acknowledgement", one.count, *map(_milliseconds, (one.p50, one.p90, one.p99, one.max)))
-                for kind, one in result.latency.items()
-                if one.count
-            ],
         ),
         files=_table(
             "In the order of their first frames",
@@ -133,7 +124,6 @@ def _advice(result: Result) -> str:
 
 
 def _stream(result: Result, report: StreamReport) -> tuple[str | int, ...]:
-    order, final = report.latency["order"], report.latency["final"]
     return (
         result.names.added(report.stream.source_queue_manager),
         report.stream.destination_queue,
@@ -146,8 +136,6 @@ def _stream(result: Result, report: StreamReport) -> tuple[str | int, ...]:
         report.resends,
         sum(report.rejects.values()),
         report.holes,
-        *(_milliseconds(value) if one.count else "" for one, value in ((order, order.p50), (order, order.p99))),
-        _milliseconds(final.p99) if final.count else "",
     )
 
 
@@ -181,10 +169,6 @@ def _names(paths: Sequence[str]) -> str:
     if len(paths) > 3:
         return f"{paths[0]} and {len(paths) - 1:,} more files"
     return ", ".join(paths) or "no files"
-
-
-def _milliseconds(value: float) -> str:
-    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def markup(text: str) -> str:

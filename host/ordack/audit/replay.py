@@ -134,7 +134,6 @@ class _Tables:
             ("flows", "mqqb_audit_flow", 1 << 10),
             ("sequences", "mqqb_audit_sequence", 1 << 11),
             ("slots", "mqqb_audit_slot", 1 << 20),
-            ("latencies", "mqqb_audit_latency", 1 << 14),
             ("findings", "mqqb_audit_finding", 1 << 14),
         ):
             self.grow(name, kind, size)
@@ -144,7 +143,7 @@ class _Tables:
 
     def __getstate__(self) -> dict[str, Any]:
         c, used = self.c, {"findings": 0, "strays": 0}  # Auditor takes these out
-        used |= {name: int(getattr(c, f"{name}_used")) for name in ("flows", "sequences", "slots", "latencies")}
+        used |= {name: int(getattr(c, f"{name}_used")) for name in ("flows", "sequences", "slots")}
         return {
             "c": bytes(ffi.buffer(c)),
             "tables": [
@@ -179,11 +178,7 @@ class _Tables:
         self.grow(name, self._kinds[name], 2 * len(self._held[name]))
 
     def _index(self) -> None:
-        for name, size in (
-            ("flow", self.c.flows_size),
-            ("sequence", self.c.sequences_size),
-            ("latency", self.c.latencies_size),
-        ):
+        for name, size in (("flow", self.c.flows_size), ("sequence", self.c.sequences_size)):
             index = self._held[f"{name}_index"] = np.zeros(2 * size, np.uint32)
             setattr(self.c, f"{name}_index", ffi.from_buffer("uint32_t[]", index))
             setattr(self.c, f"{name}_index_size", 2 * size)
@@ -198,7 +193,7 @@ class _Tables:
 
 _GROWTH = {
     getattr(lib, f"MQQB_AUDIT_GROW_{name.upper()}"): name
-    for name in ("connections", "sources", "flows", "sequences", "slots", "latencies")
+    for name in ("connections", "sources", "flows", "sequences", "slots")
 }
 
 
@@ -298,7 +293,7 @@ class Auditor:
                 self._take()
                 continue
             tables.double(_GROWTH[status])
-            if _GROWTH[status] in ("flows", "sequences", "latencies"):
+            if _GROWTH[status] in ("flows", "sequences"):
                 tables.rehash()
             elif status == lib.MQQB_AUDIT_GROW_CONNECTIONS:
                 self._connect(batch.decoder)
@@ -384,7 +379,6 @@ class Auditor:
         return Partial(
             flows=flows,
             sequences=_kept(tables["sequences"][: c.sequences_used]),
-            latencies=np.sort(tables["latencies"][: c.latencies_used], order=("flow", "bucket")),
             connections=connections,
             findings=findings,
             ends=ends,

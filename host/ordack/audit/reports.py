@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any
 
 import numpy as np
-from _mqqb import lib
 from mqqb.guid_names import PrivateQueueFormatNameId
 from mqqb.guids import format_name, guid_text
 from numpy.typing import NDArray
@@ -20,7 +17,6 @@ from ordack.audit.result import (
     KINDS,
     OUTCOMES,
     REJECTS,
-    Latency,
     SenderReport,
     SequenceId,
     SequenceReport,
@@ -30,21 +26,16 @@ from ordack.audit.result import (
 from ordack.capture.columnar import PacketQueue
 from ordack.capture.reading import end_text
 
-LATENCIES = ("order", "final")
 COUNTS = ("messages", "first_transmissions", "resends", "order_acked", "final_acked", "unsettled")
 
 Structure = NDArray[Any]
-Histograms = dict[str, dict[float, int]]  # by kind: {upper bound in ms: messages}
-
-_BUCKETS = lib.MQQB_AUDIT_BUCKETS
-_BOUNDS = [lib.mqqb_audit_bucket_end(bucket) / 1000 for bucket in range(_BUCKETS)]  # ms
 
 
 @dataclass(slots=True)
 class Partial:
-    """What a task has found out. flows, connections, findings, latencies: structures of mqqb_audit.h.
+    """What a task has found out. flows, connections, findings: structures of mqqb_audit.h.
 
-    sequences: those that are kept, by flow and in the order in which they follow on one another. latencies: by flow.
+    sequences: those that are kept, by flow and in the order in which they follow on one another.
 
     ends: as of Decoder.ends. guids: by code, of none b""; queues: by code, those of flows. missed: by code, how often
     something of that queue manager was missed; pair_missed: the same by hosts, two for each of pairs. strays: (GUID or
@@ -54,7 +45,6 @@ class Partial:
 
     flows: Structure
     sequences: Structure
-    latencies: Structure
     connections: Structure
     findings: Structure
     ends: NDArray[np.uint32]
@@ -104,13 +94,10 @@ class Partial:
     def reports(self) -> Iterator[StreamReport]:
         """Of all flows."""
         sequences = _sequence_reports(self.sequences)
-        measured: defaultdict[int, Histograms] = defaultdict(lambda: {kind: {} for kind in LATENCIES})
-        for flow, bucket, messages in zip(*(self.latencies[name].tolist() for name in ("flow", "bucket", "messages"))):
-            measured[flow][LATENCIES[bucket // _BUCKETS]][_BOUNDS[bucket % _BUCKETS]] = messages
         for index, key in enumerate(self.streams()):
-            yield self._report(index, key, sequences[index + 1], measured[index])
+            yield self._report(index, key, sequences[index + 1])
 
-    def _report(self, index: int, key: StreamKey, details: list[SequenceReport], measured: Histograms) -> StreamReport:
+    def _report(self, index: int, key: StreamKey, details: list[SequenceReport]) -> StreamReport:
         flow = self.flows[index]
         folded = flow["folded"]
         rejects = Counter(_used(REJECTS, folded["rejects"]))
@@ -129,8 +116,6 @@ class Partial:
             sequences=tuple(details),
             sequence_count=int(flow["sequences"]),
             rejects=dict(rejects),
-            latency=_latencies(measured, flow["latency_max"].tolist()),
-            histograms=measured,
             outcomes=outcomes,
             violations=_used(KINDS, flow["violations"]),
             unknowns=_used(KINDS, flow["unknowns"]),
@@ -163,36 +148,6 @@ def _sequence_reports(table: Structure) -> defaultdict[int, list[SequenceReport]
     return reports
 
 
-def _latencies(histograms: Histograms, longest: Sequence[int]) -> dict[str, Latency]:
-    """longest: ns, by kind."""
-    return {kind: _latency(histograms[kind], most / 1e6) for kind, most in zip(LATENCIES, longest)}
-
-
-def _latency(histogram: Mapping[float, int], most: float) -> Latency:
-    bounds = sorted(histogram)
-    cumulated = list(accumulate(histogram[bound] for bound in bounds))
-    if not bounds:
-        return Latency(0, 0.0, 0.0, 0.0, 0.0)
-    total = cumulated[-1]
-    p50, p90, p99 = (
-        round(min(bounds[bisect_left(cumulated, math.ceil(total * share))], most), 6) for share in (0.5, 0.9, 0.99)
-    )
-    return Latency(total, p50, p90, p99, round(most, 6))
-
-
-def added(reports: Iterable[StreamReport]) -> tuple[dict[str, Latency], Histograms]:
-    """The latencies of several streams together."""
-    histograms: dict[str, Counter[float]] = {kind: Counter() for kind in LATENCIES}
-    longest = dict.fromkeys(LATENCIES, 0.0)
-    for report in reports:
-        for kind, histogram in report.histograms.items():
-            histograms[kind].update(histogram)
-            longest[kind] = max(longest[kind], report.latency[kind].max)
-    return {kind: _latency(histograms[kind], longest[kind]) for kind in LATENCIES}, {
-        kind: dict(histogram) for kind, histogram in histograms.items()
-    }
-
-
 def sender_reports(streams: Sequence[StreamReport]) -> Iterator[SenderReport]:
     """streams: in the order of their keys."""
     for source, grouped in groupby(streams, key=lambda report: report.stream.source_queue_manager):
@@ -205,5 +160,4 @@ def sender_reports(streams: Sequence[StreamReport]) -> Iterator[SenderReport]:
                 name: sum(sum(getattr(one, name).values()) for one in own)
                 for name in ("rejects", "violations", "unknowns")
             },
-            latency=added(own)[0],
         )

@@ -43,7 +43,7 @@ that may be older than the capture (A-30).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ordack.config.names import PeerNames
@@ -99,21 +99,6 @@ def count_text(number: int, word: str) -> str:
 def kinds_text(counts: dict[str, int]) -> str:
     """Numbers of violations by kind, in a report."""
     return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Milliseconds; percentiles from a histogram with steps of at most 1/8, max exact. count 0: the rest is 0."""
-
-    count: int
-    p50: float
-    p90: float
-    p99: float
-    max: float
-
-    def as_json(self) -> dict[str, float | None]:
-        """For other programs: of nothing there are no percentiles."""
-        return {name: value if self.count or name == "count" else None for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +176,7 @@ class StreamReport:
     """A stream: sums over its sequences, whose last one is `sequence`. Times in ns since 1970.
 
     connections: how many carried it. holes: how often something of this sender's may have been lost to the capture.
-    latency: {"order", "final"}: from the first transmission seen to the OrderAck, FinalAck
-    that covers it. histograms: the same, {kind: {upper bound in ms: messages}}. outcomes: messages by what confirm's
-    rules say has become of them (OUTCOMES), a negative class as "0x8003". sequences_dropped: of `sequences` only the
-    last 1,000 are kept in detail.
+    outcomes: messages by their state at the end: OUTCOMES, or a negative class such as "0x8003".
     """
 
     stream: StreamKey
@@ -214,8 +196,6 @@ class StreamReport:
     unknowns: dict[str, int]
     first_time: int
     last_time: int
-    latency: dict[str, Latency]
-    histograms: dict[str, dict[float, int]]
     outcomes: dict[str, int]
 
 
@@ -237,7 +217,6 @@ class SenderReport:
     unsettled: int
     violations: int
     unknowns: int
-    latency: dict[str, Latency]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +237,6 @@ class Result:
     streams: Sequence[StreamReport]
     senders: list[SenderReport]
     connections: dict[int, tuple[str, str]]
-    histograms: dict[str, dict[float, int]]
-    latency: dict[str, Latency]
     worst: Sequence[StreamReport]
     names: PeerNames = field(default=PeerNames({}), compare=False)
 

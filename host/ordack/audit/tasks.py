@@ -17,7 +17,7 @@ import numpy as np
 
 from ordack.audit.findings import finding
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor, start_of
-from ordack.audit.reports import Partial, added, sender_reports
+from ordack.audit.reports import Partial, sender_reports
 from ordack.audit.result import KINDS, Result, StreamReport, Unknown, Violation, count_text
 from ordack.capture import columnar
 from ordack.config.machine import is_local
@@ -121,12 +121,10 @@ def result_of(paths: Sequence[str], partials: Sequence[Partial]) -> Result:
             connections[found[-1].connection] = partial.ends_of(int(row["connection"]))
     found.sort(key=lambda item: (isinstance(item, Unknown), item.packets[-1].time if item.packets else 0))
     streams = sorted((report for partial in partials for report in partial.reports()), key=lambda one: one.stream)
-    latency, histograms = added(streams)
     # Each task knows of all files; one that saw no row does not tell.
     gaps = max((partial.gaps for partial in partials), key=len)
     result = Result(
-        summary=_summary(partials, streams)
-        | {"latency_ms": {kind: value.as_json() for kind, value in latency.items()}},
+        summary=_summary(partials, streams),
         paths=list(paths),
         damages=[],
         violations=[item for item in found if isinstance(item, Violation)],
@@ -135,8 +133,6 @@ def result_of(paths: Sequence[str], partials: Sequence[Partial]) -> Result:
         worst=sorted(streams, key=_trouble, reverse=True)[:WORST_MAX],
         senders=list(sender_reports(streams)),
         connections=connections,
-        histograms=histograms,
-        latency=latency,
     )
     result.summary["holes"] += len(gaps)
     damages = max((partial.damages for partial in partials), key=len)
