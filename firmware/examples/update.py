@@ -11,7 +11,6 @@ import sys
 
 import machine
 from ordack.node import Node
-from ordack.node.board import Waits
 
 node = Node("outbox", connect=("192.168.1.20", 1801), capacity=262144)
 updates = node.inbox("update", 9)
@@ -50,7 +49,7 @@ def pause(ms):
             updates.reject(update)  # its sender is told
             return
         updates.take(update)  # not before it is in place: after a cut it comes again
-        node.wait(lambda: not Waits(node).owed, 5000)  # its sender hears that it was received
+        node.wait(lambda: not node.inboxes.owed.final_acks, 5000)  # its sender hears that it was received
         machine.reset()
 
 

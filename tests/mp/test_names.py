@@ -127,41 +127,25 @@ def a_local_name_needs_no_server():
     assert not server.asked()
     for name in ("10.0.0", "10.0.0.256", "10.0.0.x", "1.2.3.4.5", "gateway"):
         assert not link.is_address(name), name
+
+
+def servers_come_from_the_network():
     dns.SERVERS[:] = []
-    path = "/tmp/ordack-hosts-" + str(int.from_bytes(os.urandom(6), "big"))
-    with open(path, "w") as file:
-        file.write("# 10.9.9.9 press7\n\n::1 loop\n10.0.0.7 line.example Press7 # 10.0.0.8 other\n10.0.0.8 press7\n")
-    real = dns.HOSTS, dns.RESOLV
-    dns.HOSTS, dns.RESOLV = path, "/nowhere"
-    try:
-        assert dns.Lookup("press7").poll() == "10.0.0.7"
-        assert dns.Lookup("press7", "10.0.0.7", True).poll() == "10.0.0.8"
-        assert dns.Lookup("LINE.example.").poll() == "10.0.0.7"
-        assert "no name server" in str(refused(dns.Lookup("other").poll))
-    finally:
-        dns.HOSTS, dns.RESOLV = real
-        os.remove(path)
-
-
-def servers_and_names_come_from_the_network():
     path = "/tmp/ordack-resolv-" + str(int.from_bytes(os.urandom(6), "big"))
     with open(path, "w") as file:
-        file.write("nameserver 10.0.0.1\nsearch plant.example example\nnameserver 10.0.0.2 # second\noptions x\n")
+        file.write("nameserver 10.0.0.1\nsearch plant.example\nnameserver 10.0.0.2 # second\noptions x\n")
     real = dns.RESOLV
     network = sys.modules.get("network")
     try:
         dns.RESOLV = path
-        both = [("10.0.0.1", 53), ("10.0.0.2", 53)]
-        assert dns._places("press7") == (["press7.plant.example", "press7.example", "press7"], both)
-        assert dns._places("press7.other") == (["press7.other"], both)
-        assert dns._places("press7.local")[1] == both + [dns.MULTICAST]
+        assert dns.Lookup("press7")._servers == [("10.0.0.1", 53), ("10.0.0.2", 53)]
         dns.RESOLV = "/nowhere"
         sys.modules["network"] = Network("10.0.0.3")
-        assert dns._places("press7") == (["press7"], [("10.0.0.3", 53)])
+        assert dns.Lookup("press7")._servers == [("10.0.0.3", 53)]
         sys.modules["network"] = Network("0.0.0.0")
-        assert dns._places("press7")[1] == []
+        assert "no name server" in str(refused(dns.Lookup("press7").poll))
         sys.modules["network"] = WifiAlone()
-        assert dns._places("press7")[1] == [("10.0.0.4", 53)]
+        assert dns.Lookup("press7")._servers == [("10.0.0.4", 53)]
     finally:
         dns.RESOLV = real
         os.remove(path)
@@ -188,18 +172,6 @@ class WifiAlone:
 
     def ifconfig(self):
         return ("10.0.0.9", "255.255.255.0", "10.0.0.1", "10.0.0.4")
-
-
-def a_name_without_a_dot_is_tried_with_the_search_list():
-    server = Server(lambda request: [reply(request, address()) if b"example" in request else unknown(request)])
-    real = dns._lines
-    dns._lines = lambda path: [["search", "one", "example"]]
-    try:
-        assert served(server, server, name="gateway") == "10.0.0.5"
-    finally:
-        dns._lines = real
-    assert server.requests[1][12:] == LABELS + b"\0\1\0\1"
-    assert server.requests[0][12:].startswith(b"\x07gateway\x03one\0")
 
 
 def unknown(request):
@@ -380,29 +352,6 @@ def what_was_found_is_kept_while_nobody_answers():
     ticks.now += 30 * SECOND
     server.say = lambda request: [unknown(request)]
     assert "no such name" in str(refused(served, server)), "that is an answer"
-
-
-def a_local_name_is_asked_for_by_multicast():
-    ticks = Ticks()
-    server = Server(lambda request: [unknown(request)])
-    group, port = bound()
-    press, _ = bound()
-    real = dns.MULTICAST
-    dns.MULTICAST = ("127.0.0.1", port)
-    try:
-        looking = dns.Lookup("press7.local")
-        looking.poll()
-        server.serve()
-        wait_for(looking._socket)
-        assert looking.poll() is None, "the server need not know"
-        wait_for(group)
-        request, where = group.recvfrom(512)
-        press.sendto(reply(request, address(ttl=10)), where)
-        wait_for(looking._socket)
-        assert looking.poll() == "10.0.0.5"
-        ticks.now += 1
-    finally:
-        dns.MULTICAST = real
 
 
 # ---- links, the clock and a node with a watchdog ------------------------------------------------
@@ -594,8 +543,7 @@ def a_dead_name_server_does_not_keep_a_node_from_its_watchdog():
 
 TESTS = (
     a_local_name_needs_no_server,
-    servers_and_names_come_from_the_network,
-    a_name_without_a_dot_is_tried_with_the_search_list,
+    servers_come_from_the_network,
     a_name_is_asked_for_once_while_it_is_good,
     an_address_at_which_nobody_answers_is_asked_for_anew,
     aliases_are_followed,
@@ -605,7 +553,6 @@ TESTS = (
     answers_that_are_of_no_use_are_errors_with_words,
     no_answer_whatever_is_in_it_does_harm,
     what_was_found_is_kept_while_nobody_answers,
-    a_local_name_is_asked_for_by_multicast,
     a_stale_address_of_a_name_is_passed_over,
     an_address_of_another_program_is_passed_over,
     a_board_does_not_listen_at_a_name,

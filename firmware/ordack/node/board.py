@@ -12,7 +12,7 @@ try:
 except ImportError:  # a board without a network
     socket = None  # type: ignore[assignment]
 
-from mqqb import confirm, const
+from mqqb import const
 from ordack.node import link, log
 from ordack.node.clock import CLOCK_SET, UNIX_EPOCH
 from ordack.node.timer import Timer
@@ -158,41 +158,21 @@ def set_clock(host: str, timeout_ms: int = 5000, **options: "Any") -> bool:
     return True
 
 
-class Waits:
-    """What a node still has to do: messages that are on their way (`sending`), or stored and not known to be received
-    (`confirming`); messages that the application has not handled (`received`), and answers owed for others (`owed`).
-    """
-
-    def __init__(self, node: "Node") -> None:
-        inboxes = node.inboxes
-        self.sending = node.waiting
-        self.confirming = len([handle for handle in node.outbox.handles() if handle.record[confirm.STATE] == confirm.O])
-        self.received = 0 if inboxes is None else sum([len(inbox) for inbox in inboxes.inboxes])
-        self.owed = 0 if inboxes is None else len(inboxes.owed.final_acks)
-
-    def __bool__(self) -> bool:
-        return bool(self.sending or self.confirming or self.received or self.owed)
-
-
 def deep_sleep(
     node: "Node",
     sleep_ms: int,
     drain_ms: int = 0,
-    tell: "Callable[[Waits], None] | None" = None,
     machine: "Any" = None,
 ) -> None:
     """Send the board to sleep, with all that it has accepted on flash; after that it starts anew, and goes on.
 
-    drain_ms: so long it waits for messages to be stored at their destinations, and answers to arrive there. tell: is
-    told what still waits, before the board sleeps. In a program with asyncio call it last, with drain_ms 0. Raises
-    OutboxError, and does not sleep: the file system refuses.
+    drain_ms: so long it waits for messages to be stored at their destinations, and answers to arrive there. In a
+    program with asyncio call it last, with drain_ms 0. Raises OutboxError, and does not sleep: the file system refuses.
     """
     if drain_ms:
         node.wait(lambda: not node.waiting and (node.inboxes is None or not node.inboxes.owed.final_acks), drain_ms)
     if not node.commit_now():
         raise log.OutboxError("not asleep: the file system refuses")
-    if tell is not None:
-        tell(Waits(node))
     node.close_now()
     if machine is None:
         import machine as hardware  # type: ignore[import-not-found,unused-ignore]

@@ -1,8 +1,6 @@
-"""Host names to addresses, without waiting: a DNS client over UDP (RFC 1035). Loaded when a program uses a name.
+"""Host names to IPv4 addresses, without waiting: a DNS client over UDP (RFC 1035). Loaded when a program uses a name.
 
-Addresses are kept as long as their server allows, within TTL_MIN and TTL_MAX, and longer while nobody answers. Names of
-HOSTS need no server. Names without a dot are tried with the search list of RESOLV. Names in .local are asked for by
-multicast, too (RFC 6762, 6.7). Only IPv4 addresses are asked for.
+Addresses are kept as long as their server allows, within TTL_MIN and TTL_MAX, and longer while no server answers.
 """
 
 import errno
@@ -16,9 +14,7 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-HOSTS = "/etc/hosts"  # where there is such a file, as on Linux
-RESOLV = "/etc/resolv.conf"  # as HOSTS; a board asks the servers that its network has told it
-MULTICAST = ("224.0.0.251", 5353)
+RESOLV = "/etc/resolv.conf"  # of Linux; a board asks the server that its network has told it
 SERVERS: "list[tuple[str, int]]" = []  # (address, port) of an application's choice, in place of those
 
 TTL_MIN = const(30)  # s: so long nobody is asked again, whatever the server says
@@ -45,7 +41,6 @@ class Lookup:
         name = name.lower()
         self._name = name[:-1] if name.endswith(".") else name
         self._socket: "Any" = None
-        self._names: "list[str]" = []  # to be asked for, one after the other
         self._servers: "list[tuple[str, int]]" = []
         self._attempt = 0
         self._query = b""
@@ -53,9 +48,9 @@ class Lookup:
         self._wait_ms = 0
         self._stale, since, good = _cache.get(self._name, ([], 0, 0))
         is_fresh = 0 <= ticks_diff(ticks_ms(), since) < (1000 * TTL_MIN if again else good)
-        self._found = _local(self._name) or (self._stale if is_fresh else [])
+        self._found = ["127.0.0.1"] if self._name == "localhost" else self._stale if is_fresh else []
         if not self._found:
-            self._names, self._servers = _places(self._name)
+            self._servers = SERVERS or _of_system() or _of_network()
 
     def poll(self) -> "str | None":
         """The address; None: nobody has answered yet. OSError: it cannot be known, and why."""
@@ -93,15 +88,12 @@ class Lookup:
         server = self._servers[self._attempt % count]
         self._wait_ms = _FIRST_MS << self._attempt // count
         self._began = ticks_ms()
-        self._query = os.urandom(2) + _QUERY + _question(self._names[0])
+        self._query = os.urandom(2) + _QUERY + _question(self._name)
         entry = socket.getaddrinfo(server[0], server[1])[0]  # an address: that does not wait
         self._socket = socket.socket(entry[0], socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        if server is MULTICAST:
-            self._socket.sendto(self._query, entry[-1])  # whoever has the name answers
-        else:
-            self._socket.connect(entry[-1])  # nothing comes from elsewhere
-            self._socket.send(self._query)
+        self._socket.connect(entry[-1])  # nothing comes from elsewhere
+        self._socket.send(self._query)
 
     def _hear(self) -> "tuple[list[str], int] | None":
         """What the server has answered, if it has. Raises OSError: it is of no use, or too late."""
@@ -118,45 +110,23 @@ class Lookup:
         return None
 
     def _go_on(self, error: OSError) -> None:
-        """The last question was in vain: turn to the next server or name. Raises OSError: there are none."""
+        """A question has failed: turn to the next server. Raises OSError: there is none, or the name does not exist."""
         self._attempt += 1
-        is_unknown = error.errno == errno.ENOENT and MULTICAST not in self._servers
-        if is_unknown and len(self._names) > 1:
-            self._names.pop(0)
-            self._attempt = 0
-        elif is_unknown or self._attempt >= len(self._servers) * (1 if self._stale else _ROUNDS):
+        is_unknown = error.errno == errno.ENOENT
+        if is_unknown or self._attempt >= len(self._servers) * (1 if self._stale else _ROUNDS):
             if is_unknown or not self._stale:
                 raise OSError(error.errno, self._name + ": " + str(error.args[-1]))
             self._keep(self._stale, TTL_MIN)
 
 
-def _lines(path: str) -> "list[list[str]]":
-    """The words of each line of a file; none: there is no such file."""
+def _of_system() -> "list[tuple[str, int]]":
+    """The servers that Linux knows."""
     try:
-        with open(path) as file:
-            return [line.split("#")[0].split() for line in file]
+        with open(RESOLV) as file:
+            lines = [line.split() for line in file]
     except OSError:
         return []
-
-
-def _local(name: str) -> "list[str]":
-    """The addresses of a name that are known without a server."""
-    if name == "localhost":
-        return ["127.0.0.1"]
-    return [words[0] for words in _lines(HOSTS) if name in [word.lower() for word in words[1:]]]
-
-
-def _places(name: str) -> "tuple[list[str], list[tuple[str, int]]]":
-    """The names to ask for, and the servers to ask."""
-    names = [name]
-    servers = []
-    for words in _lines(RESOLV):
-        if len(words) > 1 and words[0] == "nameserver":
-            servers.append((words[1], 53))
-        elif words and words[0] in ("search", "domain") and "." not in name:
-            names = [name + "." + suffix for suffix in words[1:]] + [name]
-    servers = SERVERS or servers or _of_network()
-    return names, servers + [MULTICAST] if name.endswith(".local") else servers
+    return [(words[1], 53) for words in lines if len(words) > 1 and words[0] == "nameserver"]
 
 
 def _of_network() -> "list[tuple[str, int]]":

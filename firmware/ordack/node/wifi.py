@@ -33,11 +33,10 @@ class Wifi:
     attempt_ms: after that an attempt has failed. Between attempts it waits first_ms, then, when all networks have been
     tried, twice as long each time, up to limit_ms; an association that was lost is begun anew at once.
 
-    node: give it. If nobody answers the node's connections for doubt_ms, the association has failed although it seems
-    to be there; that counts twice as long each time, since it may be the others who are away. works: in place of that
-    or beside it, says whether anything passes. After restart_after failures without a success the radio is restarted,
-    and again after as many. After reset_after failures, 0: never, so is the board, as soon as all that the node has
-    accepted is durable. reset: in place of machine.reset.
+    node: give it. If no peer answers the node for doubt_ms, the association counts as failed. The next such verdict
+    takes twice as long, since the peers may be down. After every restart_after failures without a success the radio
+    restarts. After reset_after failures (0: never) the board is reset, as soon as all that the node has accepted is
+    durable. reset: in place of machine.reset.
 
     `reason`: why it failed last. `attempts`, `losses` of associations, `restarts` of the radio: since the start.
     """
@@ -56,7 +55,6 @@ class Wifi:
         hostname: str = "",
         static: "tuple[str, str, str, str] | None" = None,
         saves_power: bool = False,
-        works: "Callable[[], Any] | None" = None,
         doubt_ms: int = 60000,
         restart_after: int = 3,
         reset_after: int = 0,
@@ -84,7 +82,6 @@ class Wifi:
         self._node = node
         self._static = static
         self._saves_power = saves_power
-        self._works = works
         self._doubt_ms = self._patience_ms = doubt_ms
         self._restart_after = restart_after
         self._reset_after = reset_after
@@ -152,7 +149,7 @@ class Wifi:
 
     def _is_believed(self) -> bool:
         """It is associated and has an address; does anything pass?"""
-        if (self._node is None or not self._node.is_unheard) and (self._works is None or self._works()):
+        if self._node is None or not self._node.is_unheard:
             self._failures = 0
             self._patience_ms = self._doubt_ms
             self._timer.start(self._doubt_ms)
