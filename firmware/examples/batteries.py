@@ -23,7 +23,9 @@ def main():
     wifi = Wifi("NETWORK", "PASSWORD", node=node)
     if node.wait(wifi.poll, 20000):
         set_clock("192.168.1.1", 2000)  # not needed where a battery keeps the clock
-    deep_sleep(node, SLEEP_MS, drain_ms=10000)
+    node.wait(lambda: not node.waiting, 10000)
+    print(node.waiting, "to send")
+    deep_sleep(node, SLEEP_MS)
 
 
 try:
