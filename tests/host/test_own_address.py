@@ -11,8 +11,9 @@ import pytest
 from mqqb import guids, headers, names
 from ordack.broker import status
 from ordack.client import Client
-from ordack.config import machine
+from ordack.config import config as config_module
 from ordack.config.config import PORT, Config
+from ordack.config.names import is_own_address
 from ordack.server import tcp
 
 from tests.host.sockets import PEER_GUID, serving, until
@@ -47,7 +48,7 @@ def _own_address() -> str:
 @pytest.mark.rule("B-416", "B-011")
 @pytest.mark.parametrize("address", [*HERE, "TCP:" + _own_address()])
 def test_an_administration_queue_at_an_address_of_this_machine_is_a_queue_here(tmp_path: Path, address: str) -> None:
-    if address == "TCP:::1" and not machine.has("::1"):
+    if address == "TCP:::1" and not is_own_address("::1"):
         pytest.skip("this machine has no IPv6")
     host = Host(tmp_path)
     _asks(host, address)
@@ -88,13 +89,13 @@ def test_foreign_addresses_are_foreign() -> None:
         "",
         "127.0.0.1.example",
     ):
-        assert not machine.has(address), address
+        assert not is_own_address(address), address
 
 
 def test_an_address_that_comes_and_goes_is_asked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(listening=(("0.0.0.0", 1805),))
     assert config.way("10.1.2.3") == ("10.1.2.3", 1801)
-    monkeypatch.setattr(machine, "has", lambda address: address == "10.1.2.3")
+    monkeypatch.setattr(config_module, "is_own_address", lambda address: address == "10.1.2.3")
     assert config.way("10.1.2.3") == ("10.1.2.3", 1805)
     assert config.way("127.0.0.1") == ("127.0.0.1", 1801)
 

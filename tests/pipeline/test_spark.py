@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ordack.config.machine import is_local
+from ordack.config.paths import is_local
 from ordack.pipeline.spark import PARTITIONS, SparkMissing, spark_session, task_count
 from pyspark.sql import SparkSession
 

@@ -20,8 +20,7 @@ from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor, start_of
 from ordack.audit.reports import Partial, sender_reports
 from ordack.audit.result import KINDS, Result, StreamReport, Unknown, Violation, count_text
 from ordack.capture import columnar
-from ordack.config.machine import is_local
-from ordack.config.paths import each, size_of
+from ordack.config.paths import each, is_local, size_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

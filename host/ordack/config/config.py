@@ -22,8 +22,7 @@ from mqqb.destination import (
 from mqqb.session import Settings
 from mqqb.streams import RESEND_INTERVALS
 
-from ordack.config import machine
-from ordack.config.names import BadName, destination, queue_name
+from ordack.config.names import BadName, destination, is_own_address, queue_name
 from ordack.config.settings import BAUD, FLAG, LISTEN, NEVER, NUMBERS
 
 PORT = LISTEN[1]  # B-001
@@ -228,7 +227,7 @@ class Config:
         next_hops do not, and with own_names no others than these."""
         if address in self.next_hops:
             return False
-        return address in self.own_names if self.own_names else machine.has(address)
+        return address in self.own_names if self.own_names else is_own_address(address)
 
     def access_to(self, queue: str) -> Access:
         """Who may write to a queue of this name."""

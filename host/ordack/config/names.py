@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Mapping
 from functools import cached_property
 
 from mqqb.names import check_queue
 
-from ordack.config import machine
 from ordack.text import legible
 
 DEAD_LETTER = "system$;deadletter"
@@ -30,6 +30,24 @@ _PRIVATE = "private$\\"
 
 class BadName(ValueError):
     """A queue name or address that breaks the rules of wire.md 1.5; the text says which."""
+
+
+def is_own_address(address: str) -> bool:
+    """Is this IP address or host name, in lower case, one of this machine? Addresses change (DHCP), so the kernel is
+    asked each time. Of names only `localhost` and the machine's own, with or without its domain, count: no name is
+    looked up, and nothing is sent."""
+    try:
+        ip = ipaddress.ip_address(address.strip("[]"))
+    except ValueError:
+        own = socket.gethostname().lower()
+        return address in ("localhost", own, own.partition(".")[0])
+    with socket.socket(socket.AF_INET if ip.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as asker:
+        try:
+            asker.connect((str(ip), 9))  # a datagram socket only asks the kernel for the route
+            source = asker.getsockname()[0]
+        except OSError:
+            return False
+    return ipaddress.ip_address(source.partition("%")[0]) == ip  # the route to an own address begins at itself
 
 
 def queue_name(text: str) -> str:
@@ -59,7 +77,7 @@ def local_queue(text: str) -> str:
     host = place["host"] if place else ""
     if not place or "=" in host:
         raise BadName(f"{text} is no name of a queue here: name it as line1, private$\\line1 or .\\private$\\line1")
-    if host != "." and not machine.has(host.lower()):
+    if host != "." and not is_own_address(host.lower()):
         raise BadName(
             f"{text} is a queue of the machine {host}: this command is about queues here, such as line1 or "
             ".\\private$\\line1"
@@ -83,7 +101,7 @@ def destination(text: str) -> str:
     if not place or name.lower().startswith(_PRIVATE) or place["host"] == ".":
         return local_queue(name)
     queue = _on_machine(text, place["host"], place["rest"])
-    if machine.has(place["host"].lower()) and ":" not in name:
+    if is_own_address(place["host"].lower()) and ":" not in name:
         return queue
     try:
         ipaddress.ip_address(place["host"])

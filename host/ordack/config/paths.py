@@ -34,6 +34,11 @@ _AT_ONCE = 16  # requests for many files
 Item = TypeVar("Item")
 
 
+def is_local(master: str) -> bool:
+    """Does this Spark master run everything in one JVM on this machine?"""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
 class NotLocal(Exception):
     """What was named is no path of this machine; the text says what it is and what to do."""
 

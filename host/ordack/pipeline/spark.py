@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import mqqb
 
-from ordack.config.machine import is_local
+from ordack.config.paths import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 
-from ordack.config import machine
 from ordack.config.config import LOOPBACK, Networks, certificate_refusal, format_address
+from ordack.config.names import is_own_address
 
 BACKLOG = 1000  # connections that wait in the kernel, as of boards that all come back at once
 TAKEN_AT_ONCE = 4  # connections, before the others are looked at: a flood of them leaves time for those that are there
@@ -57,7 +57,7 @@ class Listener:
     def is_at(self, place: tuple[str, int]) -> bool:
         """Does a connection to this address and port end here?"""
         return self.place[1] == place[1] and (
-            self.place[0] == place[0] or (self.place[0] in LOOPBACK and machine.has(place[0]))
+            self.place[0] == place[0] or (self.place[0] in LOOPBACK and is_own_address(place[0]))
         )
 
     def admits(self, address: str) -> bool:

@@ -26,9 +26,9 @@ from typing import NamedTuple
 import h11
 
 from ordack.broker.manager import Manager
-from ordack.config import machine
 from ordack.config.config import format_address
 from ordack.config.config_file import is_loopback
+from ordack.config.names import is_own_address
 from ordack.server import health
 from ordack.server.health import SAMPLE_S, Overview
 from ordack.server.metrics import Metrics
@@ -116,7 +116,7 @@ def is_own(host: bytes) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:
-        return machine.has(name)
+        return is_own_address(name)
     return True
 
 
