@@ -41,7 +41,8 @@ from ordack.broker.message import Letter, in_runs
 from ordack.cli.messages import move_all
 from ordack.config.config import Config
 from ordack.config.names import DEAD_XACT
-from ordack.store import Store, StoreError, StoreUnknown, database, write_ahead
+from ordack.store import Store, StoreError, StoreUnknown
+from ordack.store import disk as disk_module
 from ordack.store.backup import make_backup
 from ordack.store.messages import NotTaken, StoredMessage
 from ordack.store.schema import FILE_NAME, POISON
@@ -58,7 +59,7 @@ DISKS = 24  # that are looked through after each cut, at most
 AFTER = (1, 3, 8, 20, 40, 80, 160)  # operations until the next accident: up to one of these
 LASTS = (1, 1, 1, 2, 6, 40)
 SIZES = (0, 10, 300, 3000, 9000)
-LOGS = (24 << 10, 48 << 10, 128 << 10, 4 << 20)  # as write_ahead.LOG_BYTES
+LOGS = (24 << 10, 48 << 10, 128 << 10, 4 << 20)  # as disk.LOG_BYTES
 SMALL_DISK = 1 << 20
 NOWHERE = "nosuch"
 QUEUES = ("line1", "plain")
@@ -430,9 +431,9 @@ def _settings(dice: random.Random) -> Iterator[None]:
     log = dice.choice(LOGS)
     free = dice.choice((0, 1 << 30, 2 << 30))
     with (
-        mock.patch.object(write_ahead, "LOG_BYTES", log),
-        mock.patch.object(write_ahead, "disk_bytes", return_value=(SMALL_DISK, free)),
-        mock.patch.object(database, "file_system", return_value=""),
+        mock.patch.object(disk_module, "LOG_BYTES", log),
+        mock.patch.object(disk_module, "disk_bytes", return_value=(SMALL_DISK, free)),
+        mock.patch.object(disk_module, "file_system", return_value=""),
         mock.patch.object(outcome, "time", ticking),
         mock.patch("secrets.randbelow", dice.randrange),
         mock.patch("secrets.token_bytes", dice.randbytes),

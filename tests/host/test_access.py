@@ -11,7 +11,7 @@ import pytest
 from mqqb import guids
 from ordack.client import Client
 from ordack.config.config import Access, Config, Networks, parse_network
-from ordack.store.counters import ALLOW_LIST, LIMIT, TLS
+from ordack.store import ALLOW_LIST, LIMIT, TLS
 
 from tests.host.sockets import serving, until
 from tests.support.command import Serve

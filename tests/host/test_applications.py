@@ -31,7 +31,7 @@ from ordack.client import Client, Letter, Transaction
 from ordack.config.config import Config
 from ordack.config.names import BadName
 from ordack.store import Store, StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
-from ordack.store.files import SERVE_LOCK, Locks
+from ordack.store.database import SERVE_LOCK, Locks
 from ordack.store.messages import NotTaken
 from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 

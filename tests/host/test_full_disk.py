@@ -18,7 +18,7 @@ import pytest
 from ordack.client import Client
 from ordack.store import StoreFull
 from ordack.store.backup import make_backup
-from ordack.store.write_ahead import RESERVE_BYTES, Disk, room
+from ordack.store.disk import RESERVE_BYTES, Disk, room
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 

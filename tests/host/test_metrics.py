@@ -24,8 +24,8 @@ from ordack.client import Client
 from ordack.server import health, monitor, tcp
 from ordack.server.listener import Listener
 from ordack.server.metrics import LABEL_MAX, NAMED_MAX, Metrics, safe_label
-from ordack.store import Store
-from ordack.store.counters import OTHER, PEERS_MAX, CountsByPeer, Spread
+from ordack.store import OTHER, PEERS_MAX, CountsByPeer, Store
+from ordack.store.disk import Spread
 from ordack.store.look import StoreBeside
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordack

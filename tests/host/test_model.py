@@ -23,8 +23,7 @@ from ordack.broker.streams import MessageRun, PredictingSession
 from ordack.config.settings import NEVER
 from ordack.store import StoreError
 from ordack.store.database import Database
-from ordack.store.memory import Numbers
-from ordack.store.outgoing import OutgoingQueues
+from ordack.store.outgoing import Numbers, OutgoingQueues
 
 from hil.dice import new_seed
 from tests.host import model, model_hosts

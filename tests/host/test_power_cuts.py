@@ -13,11 +13,11 @@ import apsw
 import pytest
 from mqqb import confirm
 from ordack.client import Client, Letter
-from ordack.store import Store, StoreError
+from ordack.store import Answers, Memory, Store, StoreError
 from ordack.store.database import Database
-from ordack.store.memory import Answers, Memory, Numbers
+from ordack.store.disk import WriteAheadLog
+from ordack.store.outgoing import Numbers
 from ordack.store.schema import FILE_NAME
-from ordack.store.write_ahead import WriteAheadLog
 
 from hil.dice import new_seed
 from tests.host import power_cuts

@@ -23,7 +23,7 @@ from ordack.broker.manager import Manager
 from ordack.broker.streams import LONGEST, MessageRun
 from ordack.config.config import Access, Config
 from ordack.store import Store, StoreFull
-from ordack.store.write_ahead import Room
+from ordack.store.disk import Room
 
 from hil.dice import new_seed
 from tests.support.host_peer import direct

@@ -19,13 +19,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ordack.client import Client
-from ordack.store import Store, StoreBusy, StoreError, write_ahead
-from ordack.store.files import RECEIVE_LOCK, Locks, ReceiveLocks
+from ordack.store import Store, StoreBusy, StoreError, disk
+from ordack.store.database import Locks
+from ordack.store.disk import LOG_BYTES, log_bytes
 from ordack.store.look import ReadOnlyStore
-from ordack.store.messages import NewMessage
+from ordack.store.messages import RECEIVE_LOCK, NewMessage, ReceiveLocks
 from ordack.store.queues import NoSuchQueue, QueueExists
 from ordack.store.schema import FILE_NAME
-from ordack.store.write_ahead import LOG_BYTES, log_bytes
 
 from tests.support.beside import unserved
 from tests.support.command import ENVIRONMENT, Serve
@@ -185,7 +185,7 @@ def test_a_store_is_not_on_a_disk_of_another_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     Store(tmp_path / "old", create=True).close()
-    monkeypatch.setattr(write_ahead, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(disk, "MOUNTS", tmp_path / "mounts")
     (tmp_path / "mounts").write_text(mounted(tmp_path, kind))
     for name, create in (("old", False), ("old", True), ("new", True)):
         with pytest.raises(StoreError, match=rf"{name} is on {kind}, a file system of another machine, .* a disk of"):

@@ -21,7 +21,7 @@ from ordack.config.config import Access, Config
 from ordack.config.tls import BadTls, Tls
 from ordack.server import certificates, tcp
 from ordack.server.certificates import BadCertificate
-from ordack.store.counters import LIMIT, TLS
+from ordack.store import LIMIT, TLS
 
 from tests.host.sockets import serving, until
 from tests.support import watched

@@ -32,8 +32,8 @@ from ordack.pipeline.segments import (
 )
 from ordack.store import Store, StoreError
 from ordack.store import messages as messages_module
+from ordack.store.files import SYSTEM_QUEUES
 from ordack.store.messages import NewMessage, StoredMessage
-from ordack.store.schema import SYSTEM_QUEUES
 
 from tests.pipeline.exports import (
     HERE,

@@ -16,8 +16,8 @@ from ordack.broker.manager import Manager
 from ordack.client import Client
 from ordack.config.config import Config
 from ordack.store import Store
+from ordack.store.messages import correlation_of as correlation_of_message
 from ordack.store.schema import FILE_NAME
-from ordack.store.schema import correlation_of as correlation_of_message
 
 from tests.support.beside import HearingManager, client_beside
 from tests.support.host_peer import Peer, body_of, direct

@@ -30,11 +30,9 @@ from ordack.broker.serve_log import Operator
 from ordack.broker.streams import MessageRun, key_of
 from ordack.config import classes
 from ordack.config.config import Config
-from ordack.store import Store
-from ordack.store.counters import Counters
-from ordack.store.messages import NewMessage
+from ordack.store import Counters, Store
+from ordack.store.messages import NewMessage, correlation_of
 from ordack.store.queues import QueueState
-from ordack.store.schema import correlation_of
 
 
 class Batch:

@@ -24,10 +24,9 @@ from ordack.broker.sending import Sending, SentRun, delivery_to, open_queue, tar
 from ordack.config import names
 from ordack.config.config import Config
 from ordack.store import Store, StoreError, StoreServed, StoreUnknown, messages
-from ordack.store.memory import Export
 from ordack.store.messages import NotTaken, StoredMessage
 from ordack.store.outgoing import Added
-from ordack.store.queues import NoSuchQueue, QueueNotEmpty, QueueState
+from ordack.store.queues import Export, NoSuchQueue, QueueNotEmpty, QueueState
 from ordack.store.schema import POISON, SYSTEM
 from ordack.text import counted
 

@@ -18,8 +18,7 @@ from ordack.broker.links import Links, PeerLink
 from ordack.broker.outgoing import ROWS, OutgoingQueue, OutgoingQueues
 from ordack.broker.routing import Routing
 from ordack.config.config import Config
-from ordack.store import Store
-from ordack.store.memory import Incoming
+from ordack.store import Incoming, Store
 from ordack.store.queues import QueueState
 from ordack.store.schema import PRIVATE
 

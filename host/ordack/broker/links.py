@@ -23,8 +23,7 @@ from ordack.broker.serve_log import ERROR, SAME_AGAIN_S, Operator
 from ordack.broker.streams import PredictingSession
 from ordack.config.config import Config
 from ordack.config.names import PeerNames
-from ordack.store import StoreError
-from ordack.store.counters import ALLOW_LIST, LIMIT, Counters, CountsByPeer, PeerCounts
+from ordack.store import ALLOW_LIST, LIMIT, Counters, CountsByPeer, PeerCounts, StoreError
 
 PATIENCE = 16
 

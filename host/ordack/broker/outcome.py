@@ -27,11 +27,11 @@ from ordack.config.config import Config, split_direct
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.config.settings import NEVER
 from ordack.store import Store
-from ordack.store.messages import Leaving, NewMessage
+from ordack.store.disk import Room
+from ordack.store.messages import Leaving, NewMessage, correlation_of
 from ordack.store.outgoing import NewOutgoing, Waiting
 from ordack.store.queues import QueueState
-from ordack.store.schema import ORDER_QUEUE_ID, PRIVATE, correlation_of
-from ordack.store.write_ahead import Room
+from ordack.store.schema import ORDER_QUEUE_ID, PRIVATE
 from ordack.text import legible
 
 # What the removal of a message leads to, bits of NewMessage.wants.

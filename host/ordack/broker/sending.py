@@ -22,10 +22,10 @@ from ordack.config import names
 from ordack.config.config import check_host, split_direct
 from ordack.config.names import JOURNAL, BadName
 from ordack.store import Store, StoreError, StoreFull
-from ordack.store.messages import NewMessage
+from ordack.store.messages import NewMessage, correlation_of
 from ordack.store.outgoing import Added, NewOutgoing, Outgoing
 from ordack.store.queues import QueueState
-from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM, correlation_of
+from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM
 from ordack.text import counted
 
 EARLIEST_S = 1_704_067_200  # in 2024: a clock that shows less is not set

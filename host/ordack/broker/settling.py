@@ -28,7 +28,7 @@ from ordack.config.config import Config
 from ordack.config.names import JOURNAL
 from ordack.config.settings import NEVER
 from ordack.store import Store
-from ordack.store.database import first_piece
+from ordack.store.disk import first_piece
 from ordack.store.outgoing import Unsent, Waiting
 
 

@@ -19,11 +19,10 @@ from ordack.broker.outgoing import OutgoingQueue
 from ordack.config import classes
 from ordack.config.config import Config, format_address, split_direct
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE, PeerNames
-from ordack.store import Store
-from ordack.store.counters import Counters
+from ordack.store import Counters, Store
+from ordack.store.disk import Room, megabytes
 from ordack.store.outgoing import OutgoingCount
 from ordack.store.schema import POISON, PRIVATE
-from ordack.store.write_ahead import Room, megabytes
 from ordack.text import counted
 
 LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken

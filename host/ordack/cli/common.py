@@ -15,7 +15,7 @@ import typer
 
 from ordack.cli.output import Interrupted, OutputError, interruptible, write
 from ordack.config.paths import NotLocal, local_path, path_of
-from ordack.store.database import StoreError
+from ordack.store import StoreError
 from ordack.text import legible, printable
 
 

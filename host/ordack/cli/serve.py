@@ -131,7 +131,7 @@ class _Options(NamedTuple):
 def _open_and_run(store: Path, create: bool, file: ConfigFile, log: ServeLog, as_json: bool) -> None:
     import asyncio
 
-    from ordack.store.write_ahead import IN_MEMORY, file_system
+    from ordack.store.disk import IN_MEMORY, file_system
 
     refuse_served(store)  # whose ports may be the same
     with contextlib.ExitStack() as stack:

@@ -25,7 +25,7 @@ app = typer.Typer(no_args_is_help=True, help="Check a store as a whole.")
 @contextlib.contextmanager
 def _copying(nothing: str) -> Iterator[Callable[[int, int], None]]:
     """Show how far it is. A signal ends it with exit status 128 + number, and `nothing` is said."""
-    from ordack.store.write_ahead import megabytes
+    from ordack.store.disk import megabytes
 
     with activity("reading the store") as show, interrupted_with(lambda: nothing):
         yield lambda done, size: show(
@@ -142,7 +142,7 @@ def _values(contents: Contents) -> dict[str, int]:
 def store_check(store: StoreOption, as_json: JsonOption = False) -> None:
     """Read the whole store, which may be in use: is it damaged, and what is in it? Ends with 1 if it is damaged."""
     from ordack.store.backup import look_through
-    from ordack.store.write_ahead import megabytes
+    from ordack.store.disk import megabytes
 
     with activity("reading the store"):
         contents = look_through(store)

@@ -45,8 +45,8 @@ from ordack.pipeline.segments import (
     refused,
 )
 from ordack.store import StoreError, StoreUnknown
-from ordack.store.memory import Export
 from ordack.store.messages import NotTaken, StoredMessage
+from ordack.store.queues import Export
 from ordack.text import counted, legible
 
 ROWS = 10_000  # of a segment, at most

@@ -21,8 +21,8 @@ from ordack.broker.status import incoming
 from ordack.config import classes
 from ordack.config.names import PeerNames
 from ordack.server.health import glance
-from ordack.store import Store
-from ordack.store.counters import OTHER, PEERS_MAX, Spread
+from ordack.store import OTHER, PEERS_MAX, Store
+from ordack.store.disk import Spread
 from ordack.text import printable
 
 NAMED_MAX = PEERS_MAX

@@ -41,8 +41,7 @@ from ordack.server.listener import (
 from ordack.server.ping import PingSockets
 from ordack.server.record import RecordedConnection, Recorder
 from ordack.server.serial import SerialPort
-from ordack.store import StoreError
-from ordack.store.counters import TLS
+from ordack.store import TLS, StoreError
 
 POLL_INTERVAL_S = 0.05  # for timers
 HOPS_REST = 100  # times as long as it took to look at all outgoing queues is it until that is done again

@@ -16,31 +16,25 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ordack.store.database import (
-    BUSY_TIMEOUT_S,
-    LAST_WAIT_S,
-    Database,
+from ordack.store.database import BUSY_TIMEOUT_S, LAST_WAIT_S, SERVE_LOCK, Database, Locks
+from ordack.store.disk import (
+    AMPLE_BYTES,
+    DISK_S,
+    LONG_LOG_BYTES,
+    MESSAGES,
+    MILLISECONDS,
+    Disk,
+    Room,
+    Spread,
     StoreBusy,
     StoreError,
     StoreFull,
     StoreServed,
     StoreUnknown,
-)
-from ordack.store.files import SERVE_LOCK, Locks, ReceiveLocks, make_store
-from ordack.store.memory import Answers, Exports, Memory, Numbers
-from ordack.store.messages import Messages
-from ordack.store.outgoing import OutgoingQueues
-from ordack.store.queues import Queues
-from ordack.store.write_ahead import (
-    AMPLE_BYTES,
-    DISK_S,
-    LONG_LOG_BYTES,
-    Disk,
-    Room,
     disk_bytes,
     is_pinned,
     log_bytes,
@@ -48,12 +42,19 @@ from ordack.store.write_ahead import (
     process,
     room,
 )
+from ordack.store.files import make_store
+from ordack.store.messages import Messages, ReceiveLocks
+from ordack.store.outgoing import Numbers, OutgoingQueues
+from ordack.store.queues import Exports, Queues
 from ordack.text import counted
 
 __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServed", "StoreUnknown"]
 
 STATUS = "status.json"
 LOCK_TRIES = 10
+PEERS_MAX = 1000  # that are counted by name; what all others did is counted together
+OTHER = "other"
+LIMIT, ALLOW_LIST, TLS = "limit", "allow-list", "tls"  # why connections are refused
 
 
 def manager_of(folder: Path) -> str:
@@ -68,6 +69,215 @@ def refuse_served(folder: Path) -> None:
     """Raises StoreBusy if a queue manager runs on the store in that folder."""
     if Locks(folder).is_taken(SERVE_LOCK):
         raise StoreBusy(f"another {manager_of(folder)} is running on {folder}")
+
+
+class Incoming(NamedTuple):
+    """State of one incoming transactional stream (B-058 to B-060, B-081). `record`: the words of mqqb_incoming.
+    `limit`: no OrderAck names a higher number (incoming.py); None: it may name what was accepted."""
+
+    source: bytes
+    destination: str
+    record: tuple[int, ...]
+    last_access: int
+    limit: int | None = None
+
+
+class Memory:
+    """The tables `incoming`, `outcomes` and `history`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def incoming(self) -> list[Incoming]:
+        """The state of all incoming streams."""
+        return [
+            Incoming(row[0], row[1], row[4:], *row[2:4])
+            for row in self._db.all(
+                "SELECT source, destination, last_access, order_ack_limit, ordinal, time_stamp, number, reject_count "
+                "FROM incoming"
+            )
+        ]
+
+    def incoming_count(self) -> int:
+        """How many incoming streams there are."""
+        return self._db.number("SELECT count(*) FROM incoming")
+
+    def save_incoming(self, records: Iterable[Incoming]) -> None:
+        """Keep the new state of these streams."""
+        self._db.many(
+            "INSERT OR REPLACE INTO incoming (source, destination, last_access, order_ack_limit, ordinal, "
+            "time_stamp, number, reject_count) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (record.source, record.destination, record.last_access, record.limit, *record.record)
+                for record in records
+            ],
+        )
+
+    def delete_incoming(self, streams: Iterable[tuple[bytes, str]]) -> None:
+        """Forget the state of these streams (source, destination)."""
+        self._db.many("DELETE FROM incoming WHERE source = ? AND destination = ?", streams)
+
+    def add_outcomes(self, outcomes: Iterable[tuple[int, bytes, int, str | None]]) -> None:
+        """Note how messages sent here have ended: (MessageID, confirmation, seconds since 1970, format name of the
+        destination of one that was not delivered)."""
+        self._db.many(
+            "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended, destination) VALUES (?, ?, ?, ?)",
+            outcomes,
+        )
+
+    def add_outcomes_of(self, keys: Collection[int], record: bytes, end: bytes, now: int) -> None:
+        """Note that those of the outgoing messages with these keys whose confirmation is `record` have ended so, and
+        were delivered."""
+        condition, arguments = self._db.among("id", keys)
+        self._db.all(
+            "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended) "
+            f"SELECT message_id, ?, ? FROM outgoing_messages WHERE {condition} AND confirmation = ?",
+            (end, now, *arguments, record),
+        )
+
+    def missed(self, message_id: int) -> str:
+        """The format name of the queue that a message which has ended was not delivered to; "" if it was, or if nothing
+        is known of it."""
+        return self._db.one("SELECT destination FROM outcomes WHERE message_id = ?", (message_id,)) or ""
+
+    def outcome(self, message_id: int) -> bytes | None:
+        """The record of mqqb.confirm of a message that has ended; None if it has not, or that was too long ago."""
+        confirmation: bytes | None = self._db.one(
+            "SELECT confirmation FROM outcomes WHERE message_id = ?", (message_id,)
+        )
+        return confirmation
+
+    def old_outcomes(self, keep: int) -> list[int]:
+        """The messages of all outcomes but for the last `keep`, youngest first."""
+        return self._db.column(
+            "SELECT message_id FROM outcomes ORDER BY ended DESC, message_id DESC LIMIT "
+            "iif((SELECT count(*) FROM outcomes) > ?1, -1, 0) OFFSET ?1",
+            (keep,),
+        )
+
+    def forget_outcomes(self, messages: list[int], limit: int) -> int:
+        """Forget the outcomes of the last so many of these messages, and take them off the list; how many."""
+        last = messages[-limit:]
+        del messages[-limit:]
+        self._db.many("DELETE FROM outcomes WHERE message_id = ?", [(message,) for message in last])
+        return len(last)
+
+    def history(self) -> list[tuple[bytes, int, int]]:
+        """MessageIDHistoryTable: (source, MessageID, time in seconds since 1970), oldest first."""
+        return self._db.all("SELECT source, message_id, time FROM history ORDER BY time")
+
+    def save_history(self, entries: Iterable[tuple[bytes, int, int]]) -> None:
+        """Add identifiers, or give them a new time."""
+        self._db.many("INSERT OR REPLACE INTO history (source, message_id, time) VALUES (?, ?, ?)", entries)
+
+    def delete_history(self, identifiers: Iterable[tuple[bytes, int]]) -> None:
+        """Forget identifiers (source, MessageID)."""
+        self._db.many("DELETE FROM history WHERE source = ? AND message_id = ?", identifiers)
+
+
+class Answer(NamedTuple):
+    """The last commit of an application: its number, and what became of it, as access.py writes that."""
+
+    number: int
+    answer: bytes
+
+
+class Answers:
+    """The table `answers`. An application is 16 bytes."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def find(self, application: bytes) -> Answer | None:
+        """Its last answer; None if it has had none, or was forgotten."""
+        rows = self._db.all("SELECT number, answer FROM answers WHERE application = ?", (application,))
+        return Answer(*rows[0]) if rows else None
+
+    def keep(self, application: bytes, number: int, answer: bytes, now: int) -> None:
+        """Keep it instead of the one before. now: seconds since 1970."""
+        self._db.all("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", (application, number, answer, now))
+
+    def forget(self, application: bytes) -> None:
+        """The application will not ask again."""
+        self._db.all("DELETE FROM answers WHERE application = ?", (application,))
+
+    def forget_before(self, time: int) -> None:
+        """Forget those of applications that have done nothing since then, seconds since 1970."""
+        self._db.all("DELETE FROM answers WHERE time < ?", (time,))
+
+
+class PeerCounts:
+    """What went to and came from one peer. sessions: that stand now, those in their handshake too. received: messages
+    that are stored, or were answered. sent: transmissions of messages; resent: those of them that were not the first.
+    refused: messages, by their class, or 0 for want of room; one that is sent again is refused again."""
+
+    __slots__ = ("received", "received_bytes", "refused", "resent", "sent", "sent_bytes", "sessions")
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self.received = 0
+        self.received_bytes = 0
+        self.sent = 0
+        self.sent_bytes = 0
+        self.resent = 0
+        self.refused: dict[int, int] = {}
+
+    def refuse(self, message_class: int) -> None:
+        """A message is refused."""
+        self.refused[message_class] = self.refused.get(message_class, 0) + 1
+
+
+class CountsByPeer:
+    """The counts of the first PEERS_MAX peers by name, and of all others together: anybody may connect under a new
+    address."""
+
+    def __init__(self) -> None:
+        self.other = PeerCounts()
+        self._named: dict[str, PeerCounts] = {}
+
+    def of(self, name: str) -> PeerCounts:
+        """Where to count what this peer does."""
+        found = self._named.get(name)
+        if found is None:
+            if len(self._named) >= PEERS_MAX:
+                return self.other
+            found = self._named[name] = PeerCounts()
+        return found
+
+    def __iter__(self) -> Iterator[tuple[str, PeerCounts]]:
+        return iter([*self._named.copy().items(), (OTHER, self.other)])  # a copy: another thread may add one meanwhile
+
+
+class Counters:
+    """What a queue manager has done. batches: transactions with messages from the network, by how many. order_acks:
+    milliseconds from the first transmission of a message to its OrderAck; of each destination one message is watched at
+    a time. sessions_refused: connections, by LIMIT (there were too many), ALLOW_LIST (not from there) or TLS (it was
+    not agreed on). last_refusal: when a message was refused, in seconds since 1970, and its class; not for want of
+    room. ends: of sessions, by rule. store_failures: how often the
+    store failed; failure: with these words, at `failed_at`, and nothing was committed since, else "". turned: when the
+    loop last came round. Both are monotonic, the one in milliseconds, the other in seconds."""
+
+    def __init__(self) -> None:
+        self.peers = CountsByPeer()
+        self.batches = Spread(MESSAGES)
+        self.order_acks = Spread(MILLISECONDS)
+        self.sessions_refused = {LIMIT: 0, ALLOW_LIST: 0, TLS: 0}
+        self.ends: dict[str, int] = {}
+        self.store_failures = 0
+        self.failure = ""
+        self.failed_at = 0
+        self.last_refusal: tuple[int, int] | None = None
+        self.turned = 0.0
+
+    def ended(self, rule: str) -> None:
+        """A session is over, by this rule."""
+        self.ends[rule] = self.ends.get(rule, 0) + 1
+
+    def store_failed(self, reason: str, now: int) -> None:
+        """The store cannot do what was asked. now: monotonic milliseconds."""
+        self.store_failures += 1
+        self.failure = reason
+        self.failed_at = now
 
 
 class Store:
@@ -104,7 +314,7 @@ class Store:
         self.touch, self.changed, self.wait = database.touch, database.changed, database.wait
         self.queues = Queues(database)
         self.messages = Messages(database, ReceiveLocks(locks, database.path))
-        self.numbers = Numbers(database, locks, clock)
+        self.numbers = Numbers(database, lambda: locks.is_taken(SERVE_LOCK), clock)
         self.outgoing = OutgoingQueues(database, self.numbers)
         self.memory = Memory(database)
         self.exports = Exports(database)
@@ -189,7 +399,7 @@ class Store:
     def usage(self) -> int:
         """Bytes of all packets kept, in local and outgoing queues (B-398)."""
         used = "SELECT (SELECT total(bytes) FROM queues) + (SELECT total(bytes) FROM outgoing)"
-        return int(self._database.one(used))
+        return self._database.number(used)
 
     def room(self, quota: int) -> Room:
         """How much may still be stored, within the quota and on the disk (B-285, B-398)."""

@@ -21,11 +21,22 @@ from urllib.parse import quote
 
 import apsw
 
-from ordack.store.database import OPERATIONS, Database, StoreBusy, StoreError, StoreFull
-from ordack.store.files import SERVE_LOCK, Locks, new_file, remove_dead, sync, writing
+from ordack.store.database import OPERATIONS, SERVE_LOCK, Database, Locks
+from ordack.store.disk import (
+    Disk,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    disk_bytes,
+    is_pinned,
+    log_bytes,
+    megabytes,
+    patience,
+    reserve,
+)
+from ordack.store.files import new_file, remove_dead, sync, writing
 from ordack.store.look import ReadOnlyDatabase, is_writable
 from ordack.store.schema import FILE_NAME, PRIVATE
-from ordack.store.write_ahead import Disk, disk_bytes, is_pinned, log_bytes, megabytes, patience, reserve
 from ordack.text import legible
 
 PIECE_PAGES = 256  # copied at once, between two looks at signals

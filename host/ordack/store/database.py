@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
@@ -10,96 +11,95 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import apsw
 
-from ordack.store.counters import DiskWork
-from ordack.store.schema import (
-    APPLICATION_ID,
-    FILE_NAME,
-    FORMAT_VERSION,
-)
-from ordack.store.write_ahead import (
-    LOG_BYTES,
-    OF_ANOTHER_MACHINE,
+from ordack.store.disk import (
+    REFUSALS,
+    DiskWork,
+    StoreError,
+    StoreFull,
+    StoreServed,
+    StoreUnknown,
     WriteAheadLog,
-    file_system,
-    log_bytes,
+    check_folder,
+    explained,
     may_be_a_sync,
     patience,
-    pinned_by,
-    writer_of,
 )
-from ordack.text import legible
+from ordack.store.schema import APPLICATION_ID, FILE_NAME, FORMAT_VERSION
 
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
 STATEMENTS = 256  # that stay compiled; apsw forgets one when so many others were executed since
 OPERATIONS = 100_000  # of SQLite's machine, between two looks at signals
-# What SQLite raises where the disk has not failed.
-REFUSALS = (
-    *(apsw.BusyError, apsw.FullError, apsw.NotADBError, apsw.CorruptError),
-    *(apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError),
-)
-PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
 
 
-class StoreError(Exception):
-    """The store cannot do what was asked; the text says why, for a person to read. Nothing was changed, unless it is
-    StoreUnknown.
-
-    kind: what a running `serve` calls it when it tells a program, one of KINDS; of a class without one, its base's.
-    decided: it is raised when no commit of this number has happened, whatever became of the answer."""
-
-    KINDS: ClassVar[dict[str, type[StoreError]]] = {}
-    kind = "store"
-    decided = False
-
-    def __init_subclass__(cls, kind: str = "", decided: bool = False) -> None:
-        if kind:
-            cls.kind = kind
-            cls.decided = decided
-            StoreError.KINDS[kind] = cls
+SERVE_LOCK = "serve.lock"
 
 
-class StoreBusy(StoreError, kind="busy"):
-    """Another process holds the store for longer than the busy timeout, or is already its queue manager."""
+class Locks:
+    """The locks in a store's folder, and those that this process has kept."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._kept: list[int] = []  # descriptors
+        self._names: set[str] = set()
 
-class StoreServed(StoreBusy):
-    """An `ordack serve` runs on the store: it does all that is to be written, and has to be asked."""
+    def keep(self, descriptor: int, name: str = "") -> None:
+        """Have this file, and the lock of that name, until `close`."""
+        self._kept.append(descriptor)
+        self._names.add(name)
 
+    def close(self) -> None:
+        """Give all locks back."""
+        for descriptor in self._kept:
+            os.close(descriptor)
+        self._kept.clear()
+        self._names.clear()
 
-class StoreFull(StoreError, kind="full"):
-    """No room: the disk, or the file's own limit."""
+    def take(self, name: str, flags: int) -> int | None:
+        """A descriptor of this lock file with its lock, which the kernel frees when the process dies; None if another
+        process has it, or without O_CREAT in flags if there is no such file."""
+        descriptor = self._open(name, os.O_RDWR | flags)
+        if descriptor is None:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
 
+    def is_taken(self, name: str) -> bool:
+        """Does a process hold this lock? Asked as a reader, so that it needs no permission to write, and of two who ask
+        at once none takes the other for it."""
+        descriptor = self._open(name, os.O_RDONLY)
+        if descriptor is None:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
-class StoreUnknown(StoreError, kind="unknown"):
-    """The disk failed while a change was made durable, and with all that came after: after a power cut the change may
-    be there, whole, or not. Done again by this very Store or queue manager it cannot happen twice, because they first
-    make sure that it has not happened. Another process, or a later one, has to look before it does it again. So has
-    everybody if the answer of a queue manager was lost.
+    def is_anothers(self, name: str) -> bool:
+        """Does anybody hold this lock but this object?"""
+        return name not in self._names and self.is_taken(name)
 
-    reason: what failed. then: what to do about it."""
-
-    def __init__(self, reason: str, then: str = "look, before another process makes it again") -> None:
-        super().__init__(f"{reason}. It is not known whether the change was made: {then}")
-        self.reason = reason
-        self.then = then
-
-
-def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
-    """The first keys of (key, bytes), as many as may be moved in one transaction; one at least."""
-    keys: list[int] = []
-    total = 0
-    for key, size in rows:
-        total += size
-        if keys and total > PIECE_BYTES:
-            break
-        keys.append(key)
-    return keys
+    def _open(self, name: str, flags: int) -> int | None:
+        """A descriptor of this lock file; None if there is no such file."""
+        path = self.folder / name
+        try:
+            return os.open(path, flags, 0o644)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}") from None
 
 
 class _Closed:
@@ -113,16 +113,6 @@ class _Closed:
 
     def __getattr__(self, _name: str) -> NoReturn:
         raise StoreError(f"{self._path} is closed: open it again, with a new Client or Store")
-
-
-def among(column: str, keys: Iterable[int]) -> tuple[str, tuple[Any, ...]]:
-    """A condition, with its arguments: the column is one of these keys. Those without a gap, as they are where many
-    messages go together, cost SQLite half as much as others."""
-    known = list(keys)
-    first, last = min(known, default=0), max(known, default=-1)
-    if last - first + 1 == len(set(known)):
-        return f"{column} BETWEEN ? AND ?", (first, last)
-    return f"{column} IN (SELECT value FROM json_each(?))", (json.dumps(known),)
 
 
 NESTED = contextlib.nullcontext()  # in a transaction already
@@ -397,6 +387,16 @@ class Database:
             interval = min(2 * interval, LAST_WAIT_S)
         return True
 
+    @staticmethod
+    def among(column: str, keys: Iterable[int]) -> tuple[str, tuple[Any, ...]]:
+        """A condition, with its arguments: the column is one of these keys. Those without a gap, as they are where many
+        messages go together, cost SQLite half as much as others."""
+        known = list(keys)
+        first, last = min(known, default=0), max(known, default=-1)
+        if last - first + 1 == len(set(known)):
+            return f"{column} BETWEEN ? AND ?", (first, last)
+        return f"{column} IN (SELECT value FROM json_each(?))", (json.dumps(known),)
+
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
         """What SQLite raises inside is raised as StoreError, in words."""
@@ -409,7 +409,7 @@ class Database:
         """Raise it in words."""
         if not isinstance(error, REFUSALS):
             self._failed(error)
-        raise _reason(error, self.path) from error
+        raise explained(error, self.path) from error
 
     def all(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
         try:
@@ -424,19 +424,32 @@ class Database:
         rows = self.all(sql, arguments)
         return rows[0][0] if rows else None
 
+    def number(self, sql: str, arguments: Sequence[Any] = ()) -> int:
+        """The integer that a query finds; 0 if it finds none."""
+        return int(self.one(sql, arguments) or 0)
+
     def add_packets(
-        self, one: str, run: str, rows: Iterable[tuple[tuple[Any, ...], Sequence[bytes | bytearray]]], place: int
-    ) -> None:
-        """Execute a statement with each row of values, in order: `one`, or `run` where more packets follow that at
-        `place`, which has all of them as one array then."""
-        for has_more, group in itertools.groupby(rows, lambda row: bool(row[1])):
-            self.many(
-                run if has_more else one,
-                [
-                    (*values[:place], _array((values[place], *more)), *values[place + 1 :]) if has_more else values
-                    for values, more in group
-                ],
-            )
+        self,
+        table: str,
+        one: str,
+        run: str,
+        rows: Sequence[tuple[int, tuple[Any, ...], Sequence[bytes | bytearray]]],
+        place: int,
+    ) -> int:
+        """Insert packets, in order, and count them in their queues; how many there are. table: of the queues. rows: the
+        queue of a packet, its values, and more packets, which differ only in numbers that count on. The statement `one`
+        takes the values of a row, the packet at `place`; `run` takes an array of all packets there."""
+        come = []
+        for has_more, group in itertools.groupby(rows, lambda row: bool(row[2])):
+            inserts = []
+            for queue, values, more in group:
+                packets = values[place], *more
+                come.append((queue, len(packets), sum(map(len, packets))))
+                packed = apsw.carray(packets, flags=apsw.SQLITE_CARRAY_BLOB) if has_more else packets[0]
+                inserts.append((*values[:place], packed, *values[place + 1 :]))
+            self.many(run if has_more else one, inserts)
+        self.tally(table, come)
+        return sum(count for _, count, _ in come)
 
     def tally(
         self, table: str, come: Iterable[tuple[int, int, int]] = (), gone: Iterable[tuple[int, int, int]] = ()
@@ -459,57 +472,3 @@ class Database:
                 self.connection.executemany(sql, rows)
             except apsw.Error as error:
                 self.explain(error)
-
-
-def check_folder(folder: Path, may_be_anywhere: bool = False) -> None:
-    """Raises StoreError if no store can be in this folder, or if its log is there without its file: SQLite would delete
-    that, with all that it holds. may_be_anywhere: also on another machine."""
-    path = folder / FILE_NAME
-    if legible(str(path)) != str(path):
-        raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
-    kind = "" if may_be_anywhere else file_system(folder)
-    if kind in OF_ANOTHER_MACHINE:
-        raise StoreError(
-            f"{folder} is on {kind}, a file system of another machine, where neither locks nor syncs can be "
-            "relied on: have the store on a disk of this machine"
-        )
-    try:
-        is_there = path.exists()
-        is_lost = log_bytes(path) > 0 and not (is_there and path.stat().st_size)
-    except OSError:
-        return  # what comes next says why
-    if is_lost:
-        raise StoreError(
-            f"{path} is {'empty' if is_there else 'missing'}, but the log {path.name}-wal holds data: mount the disk "
-            "or put the file back; nothing was changed"
-        )
-
-
-def _reason(error: apsw.Error, path: Path) -> StoreError:
-    """What SQLite says of the store's file."""
-    no_room = isinstance(error, apsw.IOError) and os.statvfs(path.parent).f_bavail == 0  # for the index of the log
-    if no_room or isinstance(error, apsw.FullError):
-        pinned = ""
-        with contextlib.suppress(OSError):
-            pinned = pinned_by(path, log) if (log := log_bytes(path)) > LOG_BYTES else ""
-        full = f"{path}: the disk is full, nothing can be written until there is room again"
-        return StoreFull(f"{full}; {pinned}" if pinned else full)
-    if isinstance(error, apsw.BusyError):
-        return StoreBusy(
-            f"{path} is in use: {writer_of(path)} has been writing to it as long as this could wait. Try again when "
-            "that is done, or end it"
-        )
-    if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
-        return StoreError(f"{path} is damaged, or no store at all")
-    if isinstance(error, REFUSALS):
-        return StoreError(f"cannot open {path}: check the permissions of the folder and of the files in it")
-    return StoreError(f"{path}: {error}")
-
-
-def _array(packets: Sequence[bytes | bytearray]) -> Any:
-    return apsw.carray(packets, flags=apsw.SQLITE_CARRAY_BLOB)
-
-
-def weight(packet: bytes | bytearray | memoryview, more: Sequence[bytes | bytearray]) -> tuple[int, int]:
-    """How many packets these are, and their bytes."""
-    return 1 + len(more), len(packet) + sum(map(len, more))

@@ -21,10 +21,10 @@ from urllib.parse import quote
 import apsw
 
 from ordack.store import Store
-from ordack.store.database import Database, StoreBusy, StoreError, StoreFull
+from ordack.store.database import Database
+from ordack.store.disk import StoreBusy, StoreError, StoreFull, log_bytes, patience
 from ordack.store.queues import NoSuchQueue
 from ordack.store.schema import FILE_NAME
-from ordack.store.write_ahead import log_bytes, patience
 
 Result = TypeVar("Result")
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
+import struct
 import time
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from mqqb import headers
 
 from ordack.config.settings import NEVER
-from ordack.store.database import Database, StoreError, StoreUnknown, among, first_piece, weight
-from ordack.store.files import ReceiveLocks
+from ordack.store.disk import StoreError, StoreUnknown, first_piece
 from ordack.store.schema import POISON, SUBQUEUE
+
+if TYPE_CHECKING:
+    from ordack.store.database import Database, Locks
 
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
 RANKS = range(8)  # 7 - priority
@@ -89,6 +97,94 @@ class Leaving(NamedTuple):
     packet: bytes
 
 
+# Messages in a receive: a lock of the kernel for each, on the byte of a file at its lookup id. It ends with its owner.
+
+
+RECEIVE_LOCK = "receive.lock"
+_LOCK = struct.Struct("hhqqi4x")  # a struct flock: kind, whence, start, length, process
+_END = 1 << 62  # above all lookup ids
+
+
+class ReceiveLocks:
+    """What this store object has taken, and what all others have. database: the store's file, whose users may take."""
+
+    def __init__(self, locks: Locks, database: Path) -> None:
+        self.mine: set[int] = set()
+        self._locks = locks
+        self._database = database
+        self._file: int | None = None
+
+    def take(self, keys: Iterable[int]) -> None:
+        """Have these. In a write transaction in which `all` did not name them: nobody else takes any meanwhile."""
+        new = sorted(keys)
+        if new:
+            self._set(fcntl.F_WRLCK, new)
+            self.mine.update(new)
+
+    def let_go(self, keys: Iterable[int]) -> None:
+        """Have these no more; what is not ours stays as it is."""
+        old = sorted(self.mine.intersection(keys))
+        if old:
+            self.mine.difference_update(old)
+            self._set(fcntl.F_UNLCK, old)
+
+    def all(self) -> set[int]:
+        """What is in anybody's hands."""
+        file = self._opened(os.O_RDONLY) if self._file is None else self._file
+        if file is None:
+            return self.mine
+        found: set[int] = set()
+        left = [(0, _END)]
+        while left:
+            start, end = left.pop()
+            asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, end - start, 0)
+            kind, _, first, length, _ = _LOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
+            if kind != fcntl.F_UNLCK:
+                last = min(first + length, end)
+                found.update(range(max(first, start), last))
+                left += [part for part in ((start, first), (last, end)) if part[0] < part[1]]
+        if self._file is None:
+            os.close(file)
+        return self.mine | found if found else self.mine
+
+    def _set(self, kind: int, keys: list[int]) -> None:
+        if self._file is None:
+            self._file = self._opened(os.O_RDWR | os.O_CREAT)
+            assert self._file is not None
+            self._locks.keep(self._file)
+        first = last = keys[0]
+        if keys[-1] - first + 1 == len(keys):  # as a rule
+            last, keys = keys[-1], keys[:1]
+        for key in [*keys[1:], _END]:
+            if key != last + 1:
+                fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, first, last + 1 - first, 0))
+                first = key
+            last = key
+
+    def _opened(self, flags: int) -> int | None:
+        """The file; None if it is not there, and is not to be made."""
+        path = self._locks.folder / RECEIVE_LOCK
+        try:
+            is_new = not path.exists()
+            file = os.open(path, flags, 0o644)
+            if is_new and flags & os.O_CREAT:
+                of = self._database.stat()
+                os.fchmod(file, of.st_mode & 0o666)
+                with contextlib.suppress(OSError):  # unless it is root who makes it
+                    os.fchown(file, of.st_uid, of.st_gid)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}") from None
+        return file
+
+
+def correlation_of(message: headers.UserMessage) -> bytes | None:
+    """What `messages.correlation` has for a message."""
+    identifier = bytes(message.properties.correlation_id)
+    return identifier if any(identifier) else None
+
+
 class Messages:
     """The table `messages`, and who has which of them in an unfinished receive.
 
@@ -146,18 +242,15 @@ class Messages:
 
     def last_lookup_id(self) -> int:
         """What the newest message of all queues has, or had."""
-        found: int | None = self._db.one("SELECT seq FROM sqlite_sequence WHERE name = 'messages'")
-        return found or 0
+        return self._db.number("SELECT seq FROM sqlite_sequence WHERE name = 'messages'")
 
     def add(self, messages: Iterable[NewMessage]) -> None:
         """Put messages in queues, in order of arrival, which is now."""
         now = time.time_ns() // 1000
         with self._db.transaction():
-            new = list(messages)
-            rows = [((now, *message[:-1]), message.more) for message in new]
-            self._db.add_packets(_ADD, _ADD_RUN, rows, _PACKET)
-            self._db.tally("queues", [(message.queue, *weight(message.packet, message.more)) for message in new])
-        self.news.update(message.queue for message in new)
+            rows = [(message.queue, (now, *message[:-1]), message.more) for message in messages]
+            self._db.add_packets("queues", _ADD, _ADD_RUN, rows, _PACKET)
+        self.news.update(row[0] for row in rows)
 
     def begin_receive(
         self,
@@ -208,7 +301,7 @@ class Messages:
         poison = self._db.one(
             "SELECT id FROM queues WHERE name = (SELECT name || ? FROM queues WHERE id = ?)", (POISON, queue)
         )
-        condition, keys = among("lookup_id", lookup_ids)
+        condition, keys = self._db.among("lookup_id", lookup_ids)
         gone = self._counts(condition, keys)
         self._db.all("UPDATE messages SET queue = ? WHERE " + condition, (poison, *keys))
         self._db.tally("queues", [(poison, count, size) for _, count, size in gone], gone)
@@ -235,7 +328,7 @@ class Messages:
             self._count_abort(back)
 
     def _count_abort(self, lookup_ids: Collection[int]) -> None:
-        condition, keys = among("lookup_id", lookup_ids)
+        condition, keys = self._db.among("lookup_id", lookup_ids)
         self._db.all("UPDATE messages SET aborts = aborts + 1 WHERE " + condition, keys)
 
     def let_go(self, lookup_ids: Collection[int]) -> None:
@@ -244,14 +337,14 @@ class Messages:
 
     def received(self, lookup_ids: Collection[int]) -> None:
         """Check that these messages are still ours to remove; raises StoreError."""
-        condition, arguments = among("lookup_id", lookup_ids)
+        condition, arguments = self._db.among("lookup_id", lookup_ids)
         count = self._db.one("SELECT count(*) FROM messages WHERE " + condition, arguments)
         if count != len(lookup_ids) or not self._receive_locks.mine.issuperset(lookup_ids):
             raise NotTaken("the receive cannot be completed: its messages are not there any more")
 
     def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:
         """Those of these messages whose removal somebody wants to be told of, in their order."""
-        condition, arguments = among("lookup_id", lookup_ids)
+        condition, arguments = self._db.among("lookup_id", lookup_ids)
         return [
             Leaving(*row)
             for row in self._db.all(
@@ -263,7 +356,7 @@ class Messages:
 
     def delete(self, lookup_ids: Iterable[int]) -> None:
         """Remove messages for good."""
-        condition, arguments = among("lookup_id", lookup_ids)
+        condition, arguments = self._db.among("lookup_id", lookup_ids)
         with self._db.transaction():
             self._db.tally("queues", gone=self._counts(condition, arguments))
             self._db.all("DELETE FROM messages WHERE " + condition, arguments)
@@ -294,11 +387,10 @@ class Messages:
 
     def locked(self, queue: int) -> int:
         """How many messages of a queue are in an unfinished receive."""
-        found: int = self._db.one(
+        return self._db.number(
             "SELECT count(*) FROM messages WHERE queue = ? AND lookup_id IN (SELECT value FROM json_each(?))",
             (queue, self._taken()),
         )
-        return found
 
     def over(self, now: int, limit: int) -> tuple[list[int], list[int]]:
         """Keys of up to `limit` messages in no receive whose time to be received is over (B-407), fewer if they are

@@ -1,14 +1,17 @@
-"""The outgoing queues of a store, and what is in them."""
+"""The outgoing queues of a store, their messages, and the numbers that messages get."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ordack.config.settings import NEVER
-from ordack.store.database import Database, StoreError, among, first_piece, weight
-from ordack.store.memory import Numbers
+from ordack.store.disk import StoreError, first_piece
+
+if TYPE_CHECKING:
+    from ordack.store.database import Database
 
 _ADD = (
     "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, packet, "
@@ -125,6 +128,9 @@ class Waiting(NamedTuple):
     held: int
 
 
+Row = TypeVar("Row", OutgoingEntry, Waiting)
+
+
 class Reading:
     """The packets of outgoing messages as they are sent, most of them read ahead, some in one statement.
 
@@ -174,6 +180,94 @@ class Reading:
         self._ahead.setdefault(outgoing, {}).update(zip(keys, rows, strict=False))
 
 
+LAST_TIME_STAMP = 0xF0000000  # in 2097: an OrderAck, which anybody can forge (B-411), raises TimeStamps no further
+FIRST_ORDINALS = 1 << 31
+MESSAGE_IDS = 0xFFFFFFFF  # 1 to that
+
+
+class Numbers:
+    """Counters in the table `settings`. is_served: does a queue manager run on the store, this process included? clock:
+    gives seconds since 1970."""
+
+    def __init__(self, database: Database, is_served: Callable[[], bool], clock: Callable[[], float]) -> None:
+        self._db = database
+        self._is_served = is_served
+        self._clock = clock
+        self._joined: int | None = None  # Database.rolled_back when it began, or joined, the run: that may be undone
+
+    def begin_run(self, above: int = 0) -> None:
+        """From now on numbers are given in new sequences, and MessageIDs from another place on.
+
+        A store knows the numbers it has given only while a process has it open: it may be a backup that was put back,
+        or a copy. So `ordack serve` begins a run at its start, and without it each process that sends; what has a
+        number keeps it. above: see `outrun`.
+
+        A TimeStamp comes from the clock, and is later than any that the store knows (B-056, B-079, A-22). A first
+        Ordinal is random, not 1 (B-056), so that not even the same TimeStamp makes the same sequence. MessageIDs go on
+        at a random place: 20,000 ids meet one of 10,000 in a duplicate filter with a probability of 1 in 140,000.
+        """
+        with self._db.transaction():
+            self._joined = self._db.rolled_back
+            self._db.all("UPDATE settings SET value = max(value, ?) WHERE name = 'tx_time_stamp'", (above,))
+            self._db.many(
+                "INSERT OR REPLACE INTO settings VALUES (?, ?)",
+                [
+                    ("run", self.new_time_stamp(int(self._clock()))),
+                    ("message_id_ordinal", secrets.randbelow(MESSAGE_IDS)),
+                ],
+            )
+
+    def outrun(self, time_stamp: int) -> bool:
+        """Begin a run with later TimeStamps than this one, which was not given here; False if this one is earlier."""
+        with self._db.transaction():
+            if not self._run() < time_stamp < LAST_TIME_STAMP:
+                return False
+            self.begin_run(time_stamp)
+            return True
+
+    def _run(self) -> int:
+        return self._db.number("SELECT value FROM settings WHERE name = 'run'")
+
+    def _join_run(self) -> None:
+        """Give numbers in the run of the queue manager, or without one begin a run for this process."""
+        if self._joined != self._db.rolled_back:
+            if not self._is_served():
+                self.begin_run()
+            self._joined = self._db.rolled_back
+
+    def is_of_this_run(self, time_stamp: int) -> bool:
+        """Was a sequence with this TimeStamp begun in this run? In the transaction that gives a number in it."""
+        self._join_run()
+        return time_stamp > self._run()
+
+    def reserve_message_ids(self, count: int = 1) -> int:
+        """The first of `count` consecutive MessageIDs that nothing else will get (B-020; 0 is skipped, A-46), nor any
+        message has that this store remembers; see `begin_run`."""
+        with self._db.transaction():
+            self._join_run()
+            last: int | None = self._db.one("SELECT value FROM settings WHERE name = 'message_id_ordinal'")
+            while last is not None:
+                first = 1 if last + count > MESSAGE_IDS else last + 1
+                last = self._db.one(
+                    "SELECT max(id) FROM (SELECT message_id AS id FROM outcomes WHERE message_id BETWEEN ?1 AND ?2 "
+                    "UNION ALL SELECT message_id FROM outgoing_messages WHERE own AND message_id BETWEEN ?1 AND ?2 "
+                    "UNION ALL SELECT own FROM messages WHERE own BETWEEN ?1 AND ?2)",
+                    (first, first + count - 1),
+                )
+            self._db.all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (first + count - 1,))
+            return first
+
+    def new_time_stamp(self, now: int) -> int:
+        """A TimeStamp for a new sequence, later than any before (B-056, B-079)."""
+        return self._db.number(
+            "UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' RETURNING value", (now,)
+        )
+
+    def new_sequence(self, now: int) -> tuple[int, ...]:
+        """The record of a new sequence (mqqb_outgoing). now: seconds since 1970."""
+        return 1 + secrets.randbelow(FIRST_ORDINALS), self.new_time_stamp(now), 1, 0
+
+
 class OutgoingQueues:
     """The tables `outgoing` and `outgoing_messages`. A key is the place of a message in the order of sending."""
 
@@ -181,15 +275,12 @@ class OutgoingQueues:
         self._db = database
         self._numbers = numbers
 
-    def queues(self) -> list[Outgoing]:
-        """All outgoing queues."""
-        return self._queues("true")
-
     def some(self, identifiers: Collection[int]) -> list[Outgoing]:
-        """Those with these identifiers."""
-        return self._queues(*among("id", identifiers))
+        """The outgoing queues with these identifiers."""
+        return self.queues(*self._db.among("id", identifiers))
 
-    def _queues(self, where: str, arguments: Sequence[Any] = ()) -> list[Outgoing]:
+    def queues(self, where: str = "true", arguments: Sequence[Any] = ()) -> list[Outgoing]:
+        """The outgoing queues for which an SQL condition holds."""
         return [
             Outgoing(row[0], row[1], row[7:], bool(row[2]), *row[3:7])
             for row in self._db.all(
@@ -202,7 +293,7 @@ class OutgoingQueues:
 
     def find(self, format_name: str) -> Outgoing | None:
         """The outgoing queue of this format name; None if there is none."""
-        found = self._queues("format_name = ?", (format_name,))
+        found = self.queues("format_name = ?", (format_name,))
         return found[0] if found else None
 
     def queue(self, format_name: str, now: int, address: str | None = None) -> Outgoing:
@@ -238,21 +329,16 @@ class OutgoingQueues:
 
     def set_on_hold(self, format_name: str, on_hold: bool) -> bool:
         """Pause or resume an outgoing queue (B-345, B-346); False if there is none of this name."""
-        with self._db.transaction():
-            return bool(
-                self._db.all(
-                    "UPDATE outgoing SET on_hold = ? WHERE format_name = ? RETURNING 1", (on_hold, format_name)
-                )
-            )
+        return self._set(format_name, "on_hold = ?", on_hold)
 
     def request_resend(self, format_name: str) -> bool:
-        """Ask the queue manager to send again what is not order-acknowledged (B-425). False: no such queue."""
+        """Ask the queue manager to resend messages without an OrderAck (B-425); False: there is no such queue."""
+        return self._set(format_name, "resends = resends + 1")
+
+    def _set(self, format_name: str, assignment: str, *values: bool) -> bool:
         with self._db.transaction():
-            return bool(
-                self._db.all(
-                    "UPDATE outgoing SET resends = resends + 1 WHERE format_name = ? RETURNING 1", (format_name,)
-                )
-            )
+            sql = f"UPDATE outgoing SET {assignment} WHERE format_name = ? RETURNING 1"
+            return bool(self._db.all(sql, (*values, format_name)))
 
     def forwarded(self, outgoing: int) -> Iterator[tuple[int, bytearray]]:
         """What only passes through an outgoing queue: (key, packet)."""
@@ -273,19 +359,19 @@ class OutgoingQueues:
                 (outgoing, after, last, json.dumps(list(keep)), limit),
             )
         )
-        condition, those = among("id", keys)
+        condition, those = self._db.among("id", keys)
         self._db.all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE " + condition, those)
         return keys
 
     def last_key(self) -> int:
         """What the newest message of all outgoing queues has, or had."""
-        found: int | None = self._db.one("SELECT seq FROM sqlite_sequence WHERE name = 'outgoing_messages'")
-        return found or 0
+        return self._db.number("SELECT seq FROM sqlite_sequence WHERE name = 'outgoing_messages'")
 
     def acknowledgements(self, outgoing: int, limit: int) -> list[Waiting]:
         """The oldest so many of the queue manager's own acknowledgements in an outgoing queue; not messages that only
         pass through."""
-        return self._waiting(
+        return self._messages(
+            Waiting,
             "outgoing = ? AND NOT own AND coalesce(due, 1) BETWEEN 1 AND send_until ORDER BY id LIMIT ?",
             (outgoing, limit),
         )
@@ -299,8 +385,7 @@ class OutgoingQueues:
 
     def discarded(self, format_name: str) -> int:
         """What `note_discarded` has noted; 0 if there is no such queue."""
-        found: int | None = self._db.one("SELECT discarded FROM outgoing WHERE format_name = ?", (format_name,))
-        return found or 0
+        return self._db.number("SELECT discarded FROM outgoing WHERE format_name = ?", (format_name,))
 
     def set_sent_to(self, outgoing: int, key: int) -> None:
         """Note that messages of an outgoing queue with keys up to this may be transmitted from now on; 0: none is any
@@ -339,8 +424,7 @@ class OutgoingQueues:
 
     def total(self) -> int:
         """Messages in all outgoing queues."""
-        found: int = self._db.one("SELECT coalesce(sum(messages), 0) FROM outgoing")
-        return found
+        return self._db.number("SELECT coalesce(sum(messages), 0) FROM outgoing")
 
     def counts(self) -> list[OutgoingCount]:
         """What is in the outgoing queues, by format name. Costs a look at each message that is not to be sent any more,
@@ -374,31 +458,29 @@ class OutgoingQueues:
         """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098). Their
         keys."""
         with self._db.transaction():
-            self._db.add_packets(_ADD, _ADD_RUN, [(message[:-1], message.more) for message in messages], _PACKET)
+            rows = [(message.outgoing, message[:-1], message.more) for message in messages]
+            count = self._db.add_packets("outgoing", _ADD, _ADD_RUN, rows, _PACKET)
             last = self._db.connection.last_insert_rowid()
-            come = [(message.outgoing, *weight(message.packet, message.more)) for message in messages]
-            self._db.tally("outgoing", come)
-        return range(last - sum(count for _, count, _ in come) + 1, last + 1)
+        return range(last - count + 1, last + 1)
 
     def messages(self, after: int = 0, limit: int = -1) -> list[OutgoingEntry]:
         """What is in all outgoing queues with a key above `after`, in order of sending, `limit` at most."""
-        return self._entries("id > ? ORDER BY id LIMIT ?", (after, limit))
-
-    def messages_in(self, outgoing: int, after: int = 0, last: int = NEVER, limit: int = -1) -> list[OutgoingEntry]:
-        """What is in an outgoing queue with a key above `after` up to `last`, in order of sending, `limit` at most."""
-        return self._entries("outgoing = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?", (outgoing, after, last, limit))
+        return self._messages(OutgoingEntry, "id > ? ORDER BY id LIMIT ?", (after, limit))
 
     def to_be_sent(self, outgoing: int, after: int, last: int, limit: int) -> list[OutgoingEntry]:
-        """As messages_in, without what is held."""
-        return self._entries(
-            "outgoing = ? AND id > ? AND id <= ? AND NOT held ORDER BY id LIMIT ?", (outgoing, after, last, limit)
+        """Up to `limit` messages of an outgoing queue that are not held, with keys above `after` up to `last`, in order
+        of sending."""
+        return self._messages(
+            OutgoingEntry,
+            "outgoing = ? AND id > ? AND id <= ? AND NOT held ORDER BY id LIMIT ?",
+            (outgoing, after, last, limit),
         )
 
     def last_to_be_sent(self, outgoing: int, last: int, limit: int) -> list[OutgoingEntry]:
         """The last so many of those with keys up to `last`, in order of sending."""
-        return self._entries("outgoing = ? AND id <= ? AND NOT held ORDER BY id DESC LIMIT ?", (outgoing, last, limit))[
-            ::-1
-        ]
+        return self._messages(
+            OutgoingEntry, "outgoing = ? AND id <= ? AND NOT held ORDER BY id DESC LIMIT ?", (outgoing, last, limit)
+        )[::-1]
 
     def aside(self, outgoing: int) -> tuple[int, int, int, int]:
         """How many messages are held in an outgoing queue, and how many are neither that nor transactional; the lowest
@@ -411,24 +493,18 @@ class OutgoingQueues:
         )[0]
         return found
 
-    def _entries(self, where: str, arguments: Sequence[Any]) -> list[OutgoingEntry]:
-        return [
-            OutgoingEntry(*row)
-            for row in self._db.all(
-                "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, priority, held "
-                "FROM outgoing_messages WHERE " + where,
-                arguments,
-            )
-        ]
+    def _messages(self, kind: type[Row], where: str, arguments: Sequence[Any]) -> list[Row]:
+        columns = ", ".join(kind._fields[1:])
+        rows = self._db.all(f"SELECT id, {columns} FROM outgoing_messages WHERE {where}", arguments)
+        return [kind(*row) for row in rows]
 
     def last_number(self, outgoing: int, ordinal: int, time_stamp: int) -> int:
         """TxSequenceNumber of the last message of this sequence still in the outgoing queue; 0 if none (B-318)."""
-        found: int | None = self._db.one(
+        return self._db.number(
             "SELECT number FROM outgoing_messages WHERE outgoing = ? AND ordinal = ? AND time_stamp = ? "
             "AND number > 0 AND NOT held ORDER BY id DESC LIMIT 1",
             (outgoing, ordinal, time_stamp),
         )
-        return found or 0
 
     def packet(self, key: int) -> tuple[bytearray, int]:
         """The packet of one outgoing message, and until when it may be sent: -1 if an operator has withdrawn it. Raises
@@ -459,19 +535,19 @@ class OutgoingQueues:
 
     def waiting(self, keys: Iterable[int]) -> list[Waiting]:
         """What decides about these outgoing messages, in order of sending."""
-        condition, arguments = among("id", keys)
-        return self._waiting(condition + " ORDER BY id", arguments)
+        condition, arguments = self._db.among("id", keys)
+        return self._messages(Waiting, condition + " ORDER BY id", arguments)
 
     def confirmations(self, keys: Collection[int]) -> list[tuple[bytes | None, int]]:
         """The records of mqqb.confirm that these outgoing messages have, each with how many have it."""
-        condition, arguments = among("id", keys)
+        condition, arguments = self._db.among("id", keys)
         return self._db.all(
             f"SELECT confirmation, count(*) FROM outgoing_messages WHERE {condition} GROUP BY confirmation", arguments
         )
 
     def waiting_own(self, message_id: int) -> Waiting | None:
         """The outgoing message that was sent here under this MessageID; None if it is not there (any more)."""
-        found = self._waiting("own AND message_id = ? ORDER BY id DESC LIMIT 1", (message_id,))
+        found = self._messages(Waiting, "own AND message_id = ? ORDER BY id DESC LIMIT 1", (message_id,))
         return found[0] if found else None
 
     def due(self, now: int, limit: int) -> list[tuple[int, int]]:
@@ -485,15 +561,19 @@ class OutgoingQueues:
 
     def waiting_in(self, outgoing: int, after: int, last: int, limit: int) -> list[Waiting]:
         """What decides about up to `limit` messages of an outgoing queue, with keys above `after` up to `last`."""
-        return self._waiting("outgoing = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?", (outgoing, after, last, limit))
+        return self._messages(
+            Waiting, "outgoing = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?", (outgoing, after, last, limit)
+        )
 
     def foreign(self, guid: bytes, limit: int) -> list[Waiting]:
         """Up to `limit` outgoing messages that were sent here when the queue manager had another identifier than guid
         (C-30). All are looked at if it has ever got another one, until there are no such messages."""
         if not self._db.one("SELECT 1 FROM settings WHERE name = 'foreign'"):
             return []
-        found = self._waiting(
-            "own AND confirmation IS NOT NULL AND substr(packet, 17, 16) <> ? ORDER BY id LIMIT ?", (guid, limit)
+        found = self._messages(
+            Waiting,
+            "own AND confirmation IS NOT NULL AND substr(packet, 17, 16) <> ? ORDER BY id LIMIT ?",
+            (guid, limit),
         )
         if not found:
             self._db.all("DELETE FROM settings WHERE name = 'foreign'")
@@ -502,16 +582,6 @@ class OutgoingQueues:
     def note_foreign(self) -> None:
         """The queue manager has got another identifier."""
         self._db.all("INSERT OR IGNORE INTO settings VALUES ('foreign', 1)")
-
-    def _waiting(self, where: str, arguments: Sequence[Any]) -> list[Waiting]:
-        return [
-            Waiting(*row)
-            for row in self._db.all(
-                "SELECT id, outgoing, message_id, own, journal, send_until, due, confirmation, dead_letter, deleted, "
-                "ordinal, time_stamp, number, held FROM outgoing_messages WHERE " + where,
-                arguments,
-            )
-        ]
 
     def keep(self, messages: Iterable[tuple[bytes | None, int | None, bool, int]]) -> None:
         """Keep what has become of outgoing messages: (confirmation, due, held, key). One that was withdrawn stays due
@@ -522,7 +592,7 @@ class OutgoingQueues:
 
     def delete(self, keys: Iterable[int]) -> None:
         """Remove settled messages from their outgoing queues."""
-        condition, gone = among("id", keys)
+        condition, gone = self._db.among("id", keys)
         of = "FROM outgoing_messages WHERE " + condition
         counts = f"SELECT outgoing, count(*), sum(length(packet)) {of} GROUP BY outgoing"
         with self._db.transaction():

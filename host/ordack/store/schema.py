@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from mqqb import headers
-
-from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
-
 FORMAT_VERSION = 1
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
@@ -16,13 +12,6 @@ SUBQUEUE = 2  # of a private queue: only what was moved from there comes into it
 POISON = ";poison"  # behind a queue's name: its sub-queue for messages that came back too often
 ORDER_QUEUE_ID = 4
 
-SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the protocol
-    (1, DEAD_LETTER, False),
-    (2, DEAD_XACT, True),
-    (3, JOURNAL, False),
-    (ORDER_QUEUE_ID, "order_queue$", False),
-    (5, "notify_queue$", False),
-)
 CLOSED_QUEUES = ("order_queue$", "notify_queue$")  # not open to applications (B-085)
 FIRST_PRIVATE_ID = 16
 
@@ -118,9 +107,3 @@ CREATE TABLE answers (                           -- the last commit of each appl
     answer BLOB NOT NULL,
     time INTEGER NOT NULL) WITHOUT ROWID;        -- seconds since 1970
 """
-
-
-def correlation_of(message: headers.UserMessage) -> bytes | None:
-    """What `messages.correlation` has for a message."""
-    identifier = bytes(message.properties.correlation_id)
-    return identifier if any(identifier) else None

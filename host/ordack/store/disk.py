@@ -1,5 +1,4 @@
-"""The write-ahead log of a store, and the room on its disk: how long the log gets, how much the store may still take,
-and which process somebody waits for.
+"""The disk of a store: its write-ahead log, the room that is left, and the errors of a store.
 
 SQLite writes all changes to the log first. A commit that makes the log LOG_BYTES long copies it to the database's file,
 in a checkpoint. The log begins anew when a checkpoint has copied all of it and nobody reads from it any more. Where the
@@ -14,13 +13,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import apsw
 
-from ordack.store.counters import DiskWork
+from ordack.store.schema import FILE_NAME
+from ordack.text import legible
 
 LOG_BYTES = 4 << 20  # of the write-ahead log between two checkpoints
 LONG_LOG_BYTES = 64 << 20  # a log that is longer is pinned by a reader
@@ -42,6 +43,58 @@ NO_SYNCS = (
     apsw.SQLITE_IOERR_SHMMAP,
     apsw.SQLITE_IOERR_SHMLOCK,
 )  # failures after which the log is as it was
+
+
+# What SQLite raises where the disk has not failed.
+REFUSALS = (
+    *(apsw.BusyError, apsw.FullError, apsw.NotADBError, apsw.CorruptError),
+    *(apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError),
+)
+PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
+
+
+class StoreError(Exception):
+    """The store cannot do what was asked; the text says why, for a person to read. Nothing was changed, unless it is
+    StoreUnknown.
+
+    kind: what a running `serve` calls it when it tells a program, one of KINDS; of a class without one, its base's.
+    decided: it is raised when no commit of this number has happened, whatever became of the answer."""
+
+    KINDS: ClassVar[dict[str, type[StoreError]]] = {}
+    kind = "store"
+    decided = False
+
+    def __init_subclass__(cls, kind: str = "", decided: bool = False) -> None:
+        if kind:
+            cls.kind = kind
+            cls.decided = decided
+            StoreError.KINDS[kind] = cls
+
+
+class StoreBusy(StoreError, kind="busy"):
+    """Another process holds the store for longer than the busy timeout, or is already its queue manager."""
+
+
+class StoreServed(StoreBusy):
+    """An `ordack serve` runs on the store: it does all that is to be written, and has to be asked."""
+
+
+class StoreFull(StoreError, kind="full"):
+    """No room: the disk, or the file's own limit."""
+
+
+class StoreUnknown(StoreError, kind="unknown"):
+    """The disk failed while a change was made durable, and with all that came after: after a power cut the change may
+    be there, whole, or not. Done again by this very Store or queue manager it cannot happen twice, because they first
+    make sure that it has not happened. Another process, or a later one, has to look before it does it again. So has
+    everybody if the answer of a queue manager was lost.
+
+    reason: what failed. then: what to do about it."""
+
+    def __init__(self, reason: str, then: str = "look, before another process makes it again") -> None:
+        super().__init__(f"{reason}. It is not known whether the change was made: {then}")
+        self.reason = reason
+        self.then = then
 
 
 class Disk(NamedTuple):
@@ -197,7 +250,98 @@ def file_system(folder: Path) -> str:
     return ""
 
 
-# The log itself.
+def check_folder(folder: Path, may_be_anywhere: bool = False) -> None:
+    """Raises StoreError if no store can be in this folder, or if its log is there without its file: SQLite would delete
+    that, with all that it holds. may_be_anywhere: also on another machine."""
+    path = folder / FILE_NAME
+    if legible(str(path)) != str(path):
+        raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
+    kind = "" if may_be_anywhere else file_system(folder)
+    if kind in OF_ANOTHER_MACHINE:
+        raise StoreError(
+            f"{folder} is on {kind}, a file system of another machine, where neither locks nor syncs can be "
+            "relied on: have the store on a disk of this machine"
+        )
+    try:
+        is_there = path.exists()
+        is_lost = log_bytes(path) > 0 and not (is_there and path.stat().st_size)
+    except OSError:
+        return  # what comes next says why
+    if is_lost:
+        raise StoreError(
+            f"{path} is {'empty' if is_there else 'missing'}, but the log {path.name}-wal holds data: mount the disk "
+            "or put the file back; nothing was changed"
+        )
+
+
+def explained(error: apsw.Error, path: Path) -> StoreError:
+    """What SQLite says of the store's file."""
+    no_room = isinstance(error, apsw.IOError) and os.statvfs(path.parent).f_bavail == 0  # for the index of the log
+    if no_room or isinstance(error, apsw.FullError):
+        pinned = ""
+        with contextlib.suppress(OSError):
+            pinned = pinned_by(path, log) if (log := log_bytes(path)) > LOG_BYTES else ""
+        full = f"{path}: the disk is full, nothing can be written until there is room again"
+        return StoreFull(f"{full}; {pinned}" if pinned else full)
+    if isinstance(error, apsw.BusyError):
+        return StoreBusy(
+            f"{path} is in use: {writer_of(path)} has been writing to it as long as this could wait. Try again when "
+            "that is done, or end it"
+        )
+    if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
+        return StoreError(f"{path} is damaged, or no store at all")
+    if isinstance(error, REFUSALS):
+        return StoreError(f"cannot open {path}: check the permissions of the folder and of the files in it")
+    return StoreError(f"{path}: {error}")
+
+
+# The log itself, and what it has written.
+
+MICROSECONDS = tuple(digit * 10**power for power in range(2, 7) for digit in (1, 2, 5))  # 0.1 ms to 5 s
+MILLISECONDS = (*(digit * 10**power for power in range(5) for digit in (1, 2, 5)), 100_000, 600_000)
+MESSAGES = tuple(1 << power for power in range(13))
+
+
+class Spread:
+    """How often a number came, by ranges. bounds: the highest number of each range, rising; what is above all of them
+    has a last range. counts: how often, by range. total: of all numbers."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[int, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0
+
+    def add(self, number: int) -> None:
+        """It came once more."""
+        self.counts[bisect_left(self.bounds, number)] += 1
+        self.total += number
+
+
+class DiskWork:
+    """What one open store has written. commits: transactions with a change, by microseconds that the disk took. syncs:
+    how often SQLite has waited for the disk. commit_us: what the disk took for the last one. checkpoints: copies of the
+    log into the database's file. log_bytes: in the write-ahead log now."""
+
+    def __init__(self) -> None:
+        self.commits = Spread(MICROSECONDS)
+        self.commit_us = 0
+        self.syncs = 0
+        self.checkpoints = 0
+        self.log_bytes = 0
+
+
+def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
+    """The first keys of (key, bytes), as many as may be moved in one transaction; one at least."""
+    keys: list[int] = []
+    total = 0
+    for key, size in rows:
+        total += size
+        if keys and total > PIECE_BYTES:
+            break
+        keys.append(key)
+    return keys
 
 
 def may_be_a_sync(error: apsw.Error) -> bool:
