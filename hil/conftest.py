@@ -25,6 +25,8 @@ from hil.scenario import ORDACK, Settings
 STANDIN = Path(__file__).with_name("test_standin.py")
 BOARD = "place"
 """A test with this argument is one of boards, and runs for each."""
+SHORT = ("unix", *targets.MICROCONTROLLERS)
+"""Boards with a short campaign each. Those on `unix-twin` and `cpython` are in `test_several_boards.py`, at once."""
 OVER_TLS = {"unix"}
 """Boards whose short campaign is over TLS; `make hil` has one without and one with it."""
 
@@ -69,7 +71,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         named = metafunc.config.stash[FILE]
         is_long = named or metafunc.config.option.messages is not None
         mark = pytest.mark.timeout(0 if is_long else 300)  # a campaign has deadlines of its own
-        metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in named or targets.EMULATED])
+        boards = named or (targets.EMULATED if is_long else SHORT)
+        metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

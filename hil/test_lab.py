@@ -256,25 +256,27 @@ def test_a_dead_board_is_a_sentence_and_is_switched_off(
 # The command
 
 
-def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path) -> None:
+def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     burnt = {**described(tmp_path / "burnt"), "options": {"quarantine": "it is burnt"}}
     path = rig({"bench": described(tmp_path / "tty", off="true"), "burnt": burnt})
 
     def said(*words: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "hil.rig", *words, "--lg-env", path],
-            cwd=tmp_path,
-            env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
+        status = rig_command([*words, "--lg-env", str(path)])
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
 
     opened = open_board("bench", tmp_path / "flash")
-    status, text = said("check")
-    assert (status, "bench: FAILED: " in text, "in use: a campaign on bench" in text) == (1, True, True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hil.rig", "check", "--lg-env", path],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    text = done.stdout
+    assert (done.returncode, "bench: FAILED: " in text, "in use: a campaign on bench" in text) == (1, True, True)
     status, text = said("status", "bench")
     assert (status, "bench: board " in text, "in use: a campaign on bench" in text) == (0, True, True)
     status, text = said("status")

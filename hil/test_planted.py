@@ -29,9 +29,11 @@ MESSAGES_PLANNED = 104
 
 
 class Planted(NamedTuple):
-    """In `file`, `line` becomes `instead` where it stands first behind `behind`. is_at_manager: the queue manager runs
-    on the copy, whatever the file is; else the board runs it on MicroPython, if is_unix. The others: of campaigns.
-    ahead: with a plan, so that each life of the board accepts some readings.
+    """In `file`, `line` becomes `instead` at its first place behind `behind`.
+
+    is_at_manager: the queue manager runs the copy, whatever the file. Else the board does, on MicroPython if is_unix.
+    resends_soon: the board resends after 1 s in place of 30 s. The other fields are settings of the campaign; with a
+    plan, `ahead` lets each life of the board accept some readings.
     """
 
     file: str
@@ -44,6 +46,7 @@ class Planted(NamedTuple):
     is_at_manager: bool = False
     is_unix: bool = False
     max_size: int | None = 200
+    resends_soon: bool = False
 
 
 PLANTED = {
@@ -94,12 +97,13 @@ PLANTED = {
     "the node trusts an erased folder": Planted(
         *("firmware/mqqb/lives.py", "def _end(", "confirm.NACK_REACH_QUEUE_TIMEOUT", "0", ERASE_FIXED),
         plan=(Kill(20, 0.0, 0.1), Kill(40, 0.0, 0.1, MISHAP)),
+        resends_soon=True,
     ),
     "the queue manager commits after acknowledging": Planted(
         "host/ordack/store/database.py",
         "def _transaction(",
         "self.commit()",
-        "__import__('threading').Timer(30, self.commit).start() "  # not in the command that makes the queue
+        "__import__('threading').Timer(5, self.commit).start() "  # not in the command that makes the queue
         "if 'serve' in __import__('sys').argv else self.commit()",
         plan=(Kill(20, 0.0, 0.1, victim=MANAGER),),
     ),
@@ -114,6 +118,9 @@ def plant(fault: Planted, folder: Path) -> tuple[str, str]:
     text = path.read_text()
     at = text.index(fault.line, text.index(fault.behind))
     path.write_text(text[:at] + fault.instead + text[at + len(fault.line) :])
+    if fault.resends_soon:
+        streams = folder / "firmware" / "mqqb" / "streams.py"
+        streams.write_text(streams.read_text().replace("tuple([30000]", "tuple([1000]"))
     compileall.compile_dir(folder / top, quiet=1)  # what has changed: once, for the board writes none at its starts
     if fault.is_unix:
         folders = f".frozen:{folder / top}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import binascii
+import gc
 import json
 import subprocess
 from pathlib import Path
@@ -210,8 +211,10 @@ def test_after_an_old_copy_too_and_a_cut_before_the_ledger_then(capsys: pytest.C
 
 @pytest.mark.parametrize("refusal", [OutboxFull("no room"), MemoryError("no room")])
 def test_a_reading_that_was_refused_for_want_of_room_is_sent_again(
-    refusal: Exception, capsys: pytest.CaptureFixture[str]
+    refusal: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # slow in the large heap of a test run, once for each attempt
+
     class Small(StandinNode):
         async def send(self, body: bytes, label: str, **options: bool) -> None:
             if len(self.accepted) - self.destination_has == 2:

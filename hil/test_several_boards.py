@@ -48,12 +48,13 @@ def run(boards: list[str], wanted: Settings) -> list[Figures]:
         pytest.skip(str(reason))
 
 
-@pytest.mark.rule("B-271", "A-01")
+@pytest.mark.rule("B-098", "B-158", "B-271", "A-01", "A-08")
 @pytest.mark.timeout(300)
 def test_many_boards_at_one_queue_manager_are_each_there_once_and_in_order(tmp_path: Path) -> None:
     wanted = settings(tmp_path, messages=40, cuts=5, kills=2)
     found = run(["unix", "unix", "unix-twin", "cpython"], wanted)
     assert [one.shortcomings() for one in found] == [[]] * 4
+    assert [one.core for one in found][:3] == ["c-module", "c-module", "python"]
     for one in found:
         assert (len(one.cuts), one.board_kills, one.manager_kills) == (5, 2, 2)
         assert one.plan["queue manager"] == found[0].plan["queue manager"]

@@ -52,12 +52,11 @@ def test_a_port_that_is_used_again_begins_anew() -> None:
 
 
 @pytest.mark.skipif(not Path(ORDACK[0]).exists(), reason="`make setup` installs ordack")
-@pytest.mark.parametrize("seed", [3, 4])
-def test_a_violation_that_the_audit_finds_is_found(tmp_path: Path, seed: int) -> None:
+def test_a_violation_that_the_audit_finds_is_found(tmp_path: Path) -> None:
     kinds = set()
     for violations in (False, True):
         folder = tmp_path / str(violations)
-        made = capture_generator.generate(seed, folder, violations=violations, faults=[])
+        made = capture_generator.generate(3, folder, violations=violations, faults=[])
         made.paths[0].rename(folder / CAPTURE)
         found = [sentence for sentence in judge(ORDACK, folder) if "`ordack audit`" in sentence]
         assert bool(found) is violations
