@@ -78,7 +78,7 @@ PLANTED = {
         "core.session_unacked_sent(self.window.counts) <= self.window.counts[core.SESSION_WINDOW_SIZE]",
     ),
     "the queue manager drops the lowest acknowledgement bit": Planted(
-        *("firmware/mqqb/window.py", "def fill(", "core.session_fill(self.counts, header)"),
+        *("firmware/mqqb/connection.py", "def fill(", "core.session_fill(self.counts, header)"),
         "core.session_fill(self.counts, header); header[core.ACKS_FLAGS] &= ~1",
         is_at_manager=True,
     ),

@@ -1,6 +1,6 @@
 """OrderAcks and FinalAcks, written as bytes at once (wire.md section 6)."""
 
-from mqqb import compose, const, core, guid_names, names, reader
+from mqqb import compose, connection, const, core, headers, names
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def to_source(source: bytes, address: str) -> "tuple[names.QueueName, bytes]":
     its end of the session, if that is addressed by it (B-361), else "" (B-362)."""
     if address:
         return order_queue(address), names.NULL_GUID
-    return guid_names.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID), source
+    return headers.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID), source
 
 
 def _acknowledgment(
@@ -35,7 +35,7 @@ def _acknowledgment(
     properties[core.PROPERTIES_MESSAGE_CLASS] = message_class
     packet = compose.message(
         0, compose.FOREVER, source, address, compose.FOREVER, sent_time, message_id, flags, destination, None, None,
-        properties, bytes(compose.CORRELATION_SIZE), reader.ORDER_LABEL_RAW, b"", bytes(core.ORDER_ACK_SIZE),
+        properties, bytes(compose.CORRELATION_SIZE), connection.ORDER_LABEL_RAW, b"", bytes(core.ORDER_ACK_SIZE),
     )  # fmt: skip
     core.pack(part, fields, packet, len(packet) - core.ORDER_ACK_SIZE)  # TTBR: B-364
     return packet

@@ -9,6 +9,19 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
 
+    class Fields:
+        """What has words: a header."""
+
+        fields: "array[int]"
+
+    class Word:
+        """What a type checker is told of a property that stands for one word."""
+
+        def __get__(self, instance: object, owner: object) -> int: ...
+
+        def __set__(self, instance: object, value: int) -> None: ...
+
+
 FOREVER = const(0xFFFFFFFF)  # TimeToReachQueue, TimeToBeReceived
 CLASS_ORDER_ACK = const(0x00FF)
 CLASS_FINAL_ACK = const(0x4000)  # this one and every higher one
@@ -79,6 +92,18 @@ def check_u32(value: int) -> int:
     if not 0 <= value <= 0xFFFFFFFF:
         raise ValueError("not a u32: " + str(value))
     return value
+
+
+def word(place: int) -> "Word":
+    """A property that stands for .fields[place]. Boards have neither properties nor this."""
+
+    def read(self: "Fields") -> int:
+        return self.fields[place]
+
+    def write(self: "Fields", value: int) -> None:
+        self.fields[place] = check_u32(value)
+
+    return property(read, write)  # type: ignore[return-value]
 
 
 def select(flags: int, shift: int, name: "names.QueueName | None", allowed: int) -> int:

@@ -25,6 +25,39 @@ from array import array
 
 from mqqb import const, core
 
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, Protocol
+
+    from mqqb.headers import FinalAck
+    from mqqb.streams import Entry, OrderAckBody, OutgoingStream
+
+    class SourceQueue(Protocol):
+        """A queue of messages for one destination."""
+
+        @property
+        def stream(self) -> OutgoingStream:
+            """Where they wait."""
+
+    class Storage(Protocol):
+        """What keeps the messages of all queues, and gives them their numbers. strangers: what is remembered of
+        OrderAcks, {} at first."""
+
+        strangers: "dict[int, int]"
+
+        def answer(self, queue: "Any", entries: "list[Entry]", message_class: int) -> None:
+            """An acknowledgement says this of messages that have left the table of a queue. 0: they are stored at their
+            destination. Else the class that ended them: they have left the stream."""
+
+        def outrun(self, time_stamp: int, queue: "Any") -> None:
+            """An OrderAck names a number that was never given here, with this TimeStamp, of that queue, or of nobody
+            knows which (None). Numbers that are given from now on have to be later, if they can be."""
+
+        def came_late(self, message_id: int, message_class: int) -> None:
+            """A FinalAck names a message that is in no stream any more."""
+
+
 UNSET = const(0xFFFFFFFF)  # of TTRQ: the machine's default; of TTBR: infinite
 LONG_LIVE_TIME = const(345600)  # B-401
 
@@ -52,6 +85,7 @@ JOURNAL = const(0x02)  # move the message to the journal, its class unchanged (C
 DEAD_LETTER = const(0x04)  # move the message, with message_class, to a dead-letter queue (C-36)
 DELETE = const(0x08)  # delete the message
 NACK = const(0x10)  # send an administration acknowledgement of class NACK_REACH_QUEUE_TIMEOUT
+HOLD = const(0x40)  # of too_late: send it no more; a FinalAck may settle it until C (C-22)
 LOG = const(0x20)  # say that a positive FinalAck came too late (C-34)
 
 # Answers of `conclusion`.
@@ -396,3 +430,49 @@ class Confirmation:
         record[MARKS] |= event & _MARKS_LEFT
         record[CLASS] = message_class
         return action
+
+
+# ---- pending messages, on a queue manager and on a board alike ----------------------------------
+
+
+def too_late(confirmation: Confirmation, time: int, until: int) -> int:
+    """What becomes of a message that is due at `time`, or would be sent: the action. 0: nothing, it may go out.
+
+    until: T0 + the smaller of TTRQ and TTBR, as the packet has them, or later. All in s since 1970 (C-18 to C-22,
+    B-311).
+    """
+    action = confirmation.handle_deadline(time)
+    if not action and time > until:
+        action = confirmation.overdue(until) or HOLD
+    return action
+
+
+def order_ack(
+    storage: "Storage",
+    body: "OrderAckBody",
+    queues: "Iterable[SourceQueue]",
+    now: int,
+) -> bool:
+    """An OrderAck has come (B-230 to B-237). now: monotonic ms. False: it acknowledges nothing that is pending in the
+    queues, which are all of them; lives.explain tells why.
+    """
+    for queue in queues:  # ids are unique among all of them (B-230)
+        stream = queue.stream
+        if stream.is_progress(body):
+            storage.answer(queue, stream.order_ack(body, now), 0)
+            return True
+    return False
+
+
+def final_ack(storage: "Storage", packet: "FinalAck", guid: bytes, queues: "Iterable[SourceQueue]", now: int) -> None:
+    """A FinalAck has come (B-241 to B-245). guid: of this queue manager. queues: those that may have its message."""
+    body = packet.body
+    if body.source_guid != guid:  # B-241
+        return
+    message_class = packet.message.properties.fields[core.PROPERTIES_MESSAGE_CLASS]
+    for queue in queues:
+        entry = queue.stream.final_ack(body, now)
+        if entry is not None:
+            storage.answer(queue, [entry], message_class)
+            return
+    storage.came_late(body.fields[core.ACK_MESSAGE_ID], message_class)

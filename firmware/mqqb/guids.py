@@ -3,9 +3,9 @@
 from struct import pack_into
 
 from mqqb import names
-from mqqb.guid_names import PrivateQueueFormatName, PrivateQueueFormatNameId, PublicQueueFormatName
-from mqqb.guid_names import guid_text as guid_text
+from mqqb.headers import PrivateQueueFormatName, PrivateQueueFormatNameId, PublicQueueFormatName
 from mqqb.names import DirectQueueFormatName, QueueName, check_guid
+from mqqb.names import guid_text as guid_text
 
 
 def guid_bytes(text: str) -> bytes:

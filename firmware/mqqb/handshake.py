@@ -1,7 +1,7 @@
 """Internal packets as objects, as hosts show them and tests build them (wire.md section 5)."""
 
-from mqqb import compose, core, names, reader
-from mqqb.fields import word
+from mqqb import compose, connection, core, names
+from mqqb.compose import word
 from mqqb.headers import BaseHeader, Header, SessionHeader, unpack
 
 TYPE_CHECKING = False
@@ -87,7 +87,7 @@ def read(
 ) -> "EstablishConnection | ConnectionParameters | SessionAck":
     """Read an internal packet whose BaseHeader has been read."""
     fields = core.words(core.ESTABLISH_CONNECTION)
-    kind = reader.read_internal(data, offset, limit, fields) & core.INTERNAL_PT
+    kind = connection.read_internal(data, offset, limit, fields) & core.INTERNAL_PT
     internal = InternalHeader(unpack(core.INTERNAL_HEADER, data, offset + core.BASE_HEADER_SIZE, limit))
     if kind == core.PT_SESSION_ACK:
         return SessionAck(base, internal, SessionHeader(fields[: core.part_words(core.SESSION_HEADER)]))

@@ -1,7 +1,10 @@
 """The headers of a message as objects, and how one is read (wire.md section 2)."""
 
+import struct
+
 from mqqb import const, core, names, problems
-from mqqb.fields import word
+from mqqb.compose import word
+from mqqb.names import QueueName, check_guid
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -260,3 +263,59 @@ def take(data: "Buffer", at: int, size: int, limit: int, place: "int | str") -> 
     if at + size > limit:
         raise core.malformed(core.NEED_MORE, place)
     return bytes(data[at : at + size])
+
+
+# ---- names of queues by GUIDs and numbers -------------------------------------------------------
+
+
+class PrivateQueueFormatNameId(QueueName):
+    """A private queue on a host that the selector names (wire.md 1.5)."""
+
+    __slots__ = ()
+    kind = names.ID
+    selector = 2
+
+    def __init__(self, private_queue_identifier: int) -> None:
+        super().__init__(struct.pack("<I", private_queue_identifier))
+
+    @property
+    def private_queue_identifier(self) -> int:
+        """The queue's number on its host."""
+        return int(struct.unpack_from("<I", self.raw, 0)[0])
+
+
+class PublicQueueFormatName(QueueName):
+    """A queue by its directory GUID (wire.md 1.5)."""
+
+    __slots__ = ()
+    kind = names.PUBLIC
+    selector = 5
+
+    def __init__(self, public_queue_identifier: bytes) -> None:
+        super().__init__(check_guid(public_queue_identifier))
+
+    @property
+    def public_queue_identifier(self) -> bytes:
+        """The queue's GUID."""
+        return self.raw
+
+
+class PrivateQueueFormatName(QueueName):
+    """A private queue of a host given by its GUID (wire.md 1.5)."""
+
+    __slots__ = ()
+    kind = names.PRIVATE
+    selector = 6
+
+    def __init__(self, source_queue_manager: bytes, private_queue_identifier: int) -> None:
+        super().__init__(check_guid(source_queue_manager) + struct.pack("<I", private_queue_identifier))
+
+    @property
+    def source_queue_manager(self) -> bytes:
+        """GUID of the host."""
+        return self.raw[:16]
+
+    @property
+    def private_queue_identifier(self) -> int:
+        """The queue's number on its host."""
+        return int(struct.unpack_from("<I", self.raw, 16)[0])

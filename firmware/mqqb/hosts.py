@@ -1,4 +1,4 @@
-"""A session whose queue is on hold or goes elsewhere, and how much of a packet it has; only hosts have this file."""
+"""A session whose queue is on hold or goes elsewhere; only hosts have this file."""
 
 from collections import deque
 
@@ -34,8 +34,3 @@ def forget(session: "Session", stream: "OutgoingStream") -> None:
     entries = (None if entry is None or entry.stream is stream else entry for entry in window.in_flight)
     window.in_flight = deque(entries, window.in_flight.maxlen)
     window.awaiting_bits = [entry for entry in window.awaiting_bits if entry.stream is not stream]
-
-
-def half_received(session: "Session") -> int:
-    """Bytes held of a packet that has not come whole (B-435); none after the end."""
-    return session.reader.end - session.reader.begin if session.closed is None else 0

@@ -21,35 +21,9 @@ from mqqb import MICROPYTHON, confirm, const, core
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any, Protocol
 
-    from mqqb.reader import OrderAckBody
-    from mqqb.streams import Entry, OutgoingStream
-
-    class SourceQueue(Protocol):
-        """A queue of messages for one destination."""
-
-        @property
-        def stream(self) -> OutgoingStream:
-            """Where they wait."""
-
-    class Storage(Protocol):
-        """What keeps the messages of all queues, and gives them their numbers. strangers: what is remembered of
-        OrderAcks, {} at first."""
-
-        strangers: "dict[int, int]"
-
-        def answer(self, queue: "Any", entries: "list[Entry]", message_class: int) -> None:
-            """An acknowledgement says this of messages that have left the table of a queue. 0: they are stored at their
-            destination. Else the class that ended them: they have left the stream."""
-
-        def outrun(self, time_stamp: int, queue: "Any") -> None:
-            """An OrderAck names a number that was never given here, with this TimeStamp, of that queue, or of nobody
-            knows which (None). Numbers that are given from now on have to be later, if they can be."""
-
-        def came_late(self, message_id: int, message_class: int) -> None:
-            """A FinalAck names a message that is in no stream any more."""
-
+    from mqqb.confirm import SourceQueue, Storage
+    from mqqb.streams import Entry, OrderAckBody, OutgoingStream
 
 # OrderAcks whose sequence nobody began here: as many queues may have been put back, and anybody can send more (B-411).
 REMEMBERED = 8 if MICROPYTHON else 10000
@@ -63,7 +37,11 @@ def explain(
     of_peer: "Iterable[SourceQueue]",
     now: int,
 ) -> None:
-    """An OrderAck is no progress of a sequence that a stream is at. The arguments are those of source.order_ack."""
+    """An OrderAck acknowledges nothing that is pending, as confirm.order_ack has found.
+
+    of_peer: the queues for the peer that it came from, read once at most. The other arguments are those of
+    confirm.order_ack.
+    """
     acked = body.tx_sequence_id
     number = body.fields[core.ACK_NUMBER]
     queue = _queue_of(acked >> 32, queues)

@@ -71,6 +71,11 @@ def check_guid(guid: bytes) -> bytes:
     return guid
 
 
+def guid_text(guid: bytes) -> str:
+    """16 wire bytes as {D1-D2-D3-D4}, upper case (wire.md 1.1)."""
+    return "{%08X-%04X-%04X-%04X-%04X%08X}" % (struct.unpack("<IHH", guid[:8]) + struct.unpack(">HHI", guid[8:16]))
+
+
 # ---- queue names --------------------------------------------------------------------------------
 
 

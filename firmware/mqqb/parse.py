@@ -2,7 +2,7 @@
 
 from struct import unpack_from
 
-from mqqb import compose, const, core, guid_names, names, problems, reader
+from mqqb import compose, connection, const, core, headers, names, problems, streams
 from mqqb.headers import (
     BaseHeader,
     FinalAck,
@@ -26,7 +26,7 @@ except ImportError:  # a board looks into neither
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
-    Message = UserMessage | reader.OrderAck | FinalAck
+    Message = UserMessage | connection.OrderAck | FinalAck
     Packet = Message | handshake.EstablishConnection | handshake.ConnectionParameters | handshake.SessionAck
 
 _KIND_SIZES = (0, 4, 16, 20)
@@ -76,10 +76,10 @@ def _parse_name(kind: int, data: "Buffer", at: int, limit: int, place: int) -> "
         return names.DirectQueueFormatName("", raw)
     raw = take(data, at, _KIND_SIZES[kind], limit, place)
     if kind == names.ID:
-        return guid_names.PrivateQueueFormatNameId(unpack_from("<I", raw, 0)[0])
+        return headers.PrivateQueueFormatNameId(unpack_from("<I", raw, 0)[0])
     if kind == names.PUBLIC:
-        return guid_names.PublicQueueFormatName(raw)
-    return guid_names.PrivateQueueFormatName(raw[:16], unpack_from("<I", raw, 16)[0])
+        return headers.PublicQueueFormatName(raw)
+    return headers.PrivateQueueFormatName(raw[:16], unpack_from("<I", raw, 16)[0])
 
 
 def _name_size(name: names.QueueName) -> int:
@@ -153,7 +153,7 @@ def _acknowledgment(message: UserMessage, message_class: int, data: "Buffer", at
     if message.properties.fields[core.PROPERTIES_MESSAGE_SIZE] != core.ORDER_ACK_SIZE:
         raise core.malformed(problems.ACK_LENGTH, 0)
     if message_class == compose.CLASS_ORDER_ACK:
-        return reader.OrderAck(message, reader.OrderAckBody(unpack(core.ORDER_ACK, data, at, limit)))
+        return connection.OrderAck(message, streams.OrderAckBody(unpack(core.ORDER_ACK, data, at, limit)))
     final = FinalAckBody(unpack(core.FINAL_ACK, data, at, limit))
     final.source_guid = bytes(data[at + core.ACK_SOURCE_GUID_IN_PART : at + core.ACK_SOURCE_GUID_IN_PART + 16])
     return FinalAck(message, final)
@@ -162,13 +162,11 @@ def _acknowledgment(message: UserMessage, message_class: int, data: "Buffer", at
 def _to_order_queue(message: UserMessage) -> bool:
     """Destination and label of order and final acknowledgments; flags are not looked at (B-178, A-36)."""
     name = message.user.destination_queue
-    if message.properties.label_raw != reader.ORDER_LABEL_RAW or name is None:
+    if message.properties.label_raw != connection.ORDER_LABEL_RAW or name is None:
         return False
     if isinstance(name, names.DirectQueueFormatName):
-        return reader.is_order_queue(name.direct_format_name)
-    return (
-        isinstance(name, guid_names.PrivateQueueFormatNameId) and name.private_queue_identifier == names.ORDER_QUEUE_ID
-    )
+        return connection.is_order_queue(name.direct_format_name)
+    return isinstance(name, headers.PrivateQueueFormatNameId) and name.private_queue_identifier == names.ORDER_QUEUE_ID
 
 
 def _parse_security(security: SecurityHeader, data: "Buffer", at: int, limit: int) -> int:

@@ -1,7 +1,7 @@
 """The datagram that asks whether a queue manager takes a session, and its answer (wire.md section 7)."""
 
 from mqqb import core, names
-from mqqb.fields import word
+from mqqb.compose import word
 from mqqb.headers import Header, unpack
 
 TYPE_CHECKING = False

@@ -4,8 +4,8 @@ those of tracing, of SOAP and of lists of queues (wire.md 2.4, 2.6 to 2.8).
 
 from struct import unpack_from
 
-from mqqb import core, guid_names, guids, names
-from mqqb.fields import word
+from mqqb import core, guids, headers, names
+from mqqb.compose import word
 from mqqb.headers import Header, SecurityHeader, UserMessage, check_text, find_nul, take, unpack
 
 TYPE_CHECKING = False
@@ -85,9 +85,9 @@ class MQFAddressHeader:
         if isinstance(name, names.DirectQueueFormatName):
             return b"\3\0" + name.raw
         gap = bytes(-(len(self.raw) + 2) & 3)
-        if isinstance(name, guid_names.PublicQueueFormatName):
+        if isinstance(name, headers.PublicQueueFormatName):
             return b"\1\0" + gap + name.raw
-        if isinstance(name, guid_names.PrivateQueueFormatName):
+        if isinstance(name, headers.PrivateQueueFormatName):
             return b"\2\0" + gap + name.raw
         if isinstance(name, guids.DistributionListFormatName):
             return b"\6\0" + gap + name.raw
@@ -101,9 +101,9 @@ class MQFAddressHeader:
         for _ in range(self.element_count):
             kind, at, end = _element(raw, end, self.aligned)
             if kind == 1:
-                found.append(guid_names.PublicQueueFormatName(raw[at:end]))
+                found.append(headers.PublicQueueFormatName(raw[at:end]))
             elif kind == 2:
-                found.append(guid_names.PrivateQueueFormatName(raw[at : at + 16], unpack_from("<I", raw, at + 16)[0]))
+                found.append(headers.PrivateQueueFormatName(raw[at : at + 16], unpack_from("<I", raw, at + 16)[0]))
             elif kind == 3:
                 found.append(names.DirectQueueFormatName("", raw[at:end]))
             else:

@@ -20,10 +20,9 @@ How it opens and ends is in `connection`, what it has sent and received in `wind
 `timers`, and what it may meet in TABLE.
 """
 
-from mqqb import compose, connection, const, core, names, reader, timers
-from mqqb.connection import Handshake
+from mqqb import compose, connection, const, core, names, timers
+from mqqb.connection import Acknowledged, Handshake, MessageReceived, Noted
 from mqqb.connection import Settings as Settings
-from mqqb.events import Acknowledged, MessageReceived, Noted
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -175,11 +174,11 @@ class Session(Handshake):
         return ""
 
     def _internal(self, buffer: bytearray, start: int, limit: int, now: int, events: "list[object]") -> None:
-        kind = reader.read_internal(buffer, start, limit, self._words) & core.INTERNAL_PT
+        kind = connection.read_internal(buffer, start, limit, self._words) & core.INTERNAL_PT
         if kind == core.PT_SESSION_ACK and self.state == connection.OPEN:
             self._session_header(False, now, events)  # as the table says; it takes no memory
             return
-        name = reader.INTERNAL_PACKETS[kind]
+        name = connection.INTERNAL_PACKETS[kind]
         handler = self._handler(name)
         if handler:
             getattr(self, handler)(buffer, start, now, events)
@@ -190,7 +189,7 @@ class Session(Handshake):
         event = self._order_ack_received
         if event is None:
             nothing: "UserMessage" = None  # type: ignore[assignment]  # a board has no room for it
-            event = MessageReceived(reader.OrderAck(nothing, self.reader.body), b"", False)
+            event = MessageReceived(connection.OrderAck(nothing, self.reader.body), b"", False)
             self._order_ack_received = event
         flags = self.reader.user_flags
         event.recoverable = flags & core.USER_DM != 0
@@ -205,13 +204,13 @@ class Session(Handshake):
             from mqqb import parse  # many boards never need it
 
             _parse = parse.parse
-        packet: "UserMessage | reader.OrderAck | FinalAck" = _parse(raw)  # type: ignore[assignment]
+        packet: "UserMessage | connection.OrderAck | FinalAck" = _parse(raw)  # type: ignore[assignment]
         message: "UserMessage" = getattr(packet, "message", packet)  # type: ignore[arg-type]
         self._message(packet, message, raw, now, events)  # as the table says; the state is OPEN
 
     def _message(
         self,
-        packet: "UserMessage | reader.OrderAck | FinalAck",
+        packet: "UserMessage | connection.OrderAck | FinalAck",
         message: "UserMessage",
         raw: bytes,
         now: int,
@@ -272,7 +271,9 @@ class Session(Handshake):
         without SessionHeader; its SH flag is set here as needed. recoverable: DM = 1. An OrderAck or a FinalAck carries
         no SessionHeader (B-437): a SessionAck goes in front of it, so that what it covers is over for the peer (B-443).
         """
-        if self.due[timers.ACK_SEND] is not None and packet.startswith(reader.ORDER_LABEL_RAW, reader.ORDER_LABEL_AT):
+        if self.due[timers.ACK_SEND] is not None and packet.startswith(
+            connection.ORDER_LABEL_RAW, connection.ORDER_LABEL_AT
+        ):
             self.send_session_ack(now)
         carries = self._begin_send(recoverable, now)
         packet[core.BASE_FLAGS_AT] = packet[core.BASE_FLAGS_AT] & ~core.BASE_SH & 0xFF | carries

@@ -12,17 +12,36 @@ Times: `now` is monotonic milliseconds, intervals are milliseconds.
 from array import array
 
 from mqqb import const, core
+from mqqb.compose import word
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
     from mqqb.headers import FinalAckBody
-    from mqqb.reader import OrderAckBody
 
 # ResendTimerTable, in milliseconds: three short, three medium, three long ones, then the final one for ever (B-014 to
 # B-018). Made of a list: on a board each sum with a number out of a constant tuple would take memory.
 RESEND_INTERVALS = tuple([30000] * 3 + [300000] * 3 + [1800000] * 3 + [21600000])
+
+
+class OrderAckBody:
+    """wire.md section 6. The 20 reserved bytes are written as 0."""
+
+    __slots__ = ("fields",)
+    part = core.ORDER_ACK
+    tx_sequence_ordinal = word(core.ACK_ORDINAL)
+    tx_sequence_time_stamp = word(core.ACK_TIME_STAMP)
+    tx_sequence_number = word(core.ACK_NUMBER)
+    tx_previous_sequence_number = word(core.ACK_PREVIOUS)
+
+    def __init__(self, fields: "array[int] | None" = None) -> None:
+        self.fields = core.words(core.ORDER_ACK) if fields is None else fields
+
+    @property
+    def tx_sequence_id(self) -> int:
+        """TxSequenceID as the 64-bit number that is compared: TimeStamp high, Ordinal low (wire.md 1.2)."""
+        return self.fields[core.ACK_TIME_STAMP] << 32 | self.fields[core.ACK_ORDINAL]
 
 
 class Entry:
@@ -373,7 +392,7 @@ class OutgoingStream:
             cursor[1] -= sum(1 for place in places if place < cursor[1])
         self.table = _without(self.table, entries)
 
-    def is_progress(self, body: "OrderAckBody") -> bool:
+    def is_progress(self, body: OrderAckBody) -> bool:
         """Does an OrderAck name a number of the current sequence that was given, and later than any before, while
         nothing older waits? Then it has to: nothing of the current sequence was sent before that (B-093).
         """
@@ -387,7 +406,7 @@ class OutgoingStream:
         oldest = self.table[0]
         return not oldest.tx_sequence_number or oldest.tx_sequence_id == self.tx_sequence_id
 
-    def order_ack(self, body: "OrderAckBody", now: int) -> "list[Entry]":
+    def order_ack(self, body: OrderAckBody, now: int) -> "list[Entry]":
         """An OrderAck for this stream has come: what it newly covers, in order (B-230 to B-237).
 
         Covered entries are stored at the destination, `received_order_ack`. They leave the table; those with `journal`

@@ -29,10 +29,7 @@ FOLDERS = ("mqqb", "ordack/node")
 VERSION = "0.1.0"
 # the last one is for type checkers
 CPYTHON = {"mqqb/core_cffi.py", "ordack/node/cpython.py"}
-HOSTS = {
-    f"mqqb/{name}.py"
-    for name in ("build", "fields", "guids", "handshake", "hosts", "ping", "problems", "rare", "transfer")
-}
+HOSTS = {f"mqqb/{name}.py" for name in ("build", "guids", "handshake", "hosts", "ping", "problems", "rare", "transfer")}
 TWINS = {"mqqb/core_py.py", "mqqb/line_py.py"}  # not needed beside the C core
 TLS = {"ordack/node/tls.py"}
 RAW_FLASH = {"ordack/node/raw_flash.py"}
@@ -83,9 +80,9 @@ def _constant(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 
 def _is_for_cpython(statement: ast.stmt) -> bool:
     """`NAME = word(PLACE)`, a field by its name; `__slots__` or `__all__`, which a board would keep and not read; what
-    says whether it is one, and const(), which mpy-cross knows by itself."""
+    says whether it is one; word(), and const(), which mpy-cross knows by itself."""
     if not isinstance(statement, ast.Assign):
-        return isinstance(statement, ast.FunctionDef) and statement.name == "const"
+        return isinstance(statement, ast.FunctionDef) and statement.name in ("const", "word")
     target, value = statement.targets[0], statement.value
     return (isinstance(target, ast.Name) and target.id in ("__slots__", "__all__", "MICROPYTHON")) or (
         isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "word"

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, TypedDict, Unpack
 
 from mqqb import confirm
-from mqqb.guid_names import PrivateQueueFormatNameId
+from mqqb.headers import PrivateQueueFormatNameId
 
 from ordack.api.reads import Here, Turn
 from ordack.api.remote import Access, Home, There, address_of

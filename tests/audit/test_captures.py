@@ -17,7 +17,7 @@ import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqqb import build, core, guids, handshake, headers, parse, reader
+from mqqb import build, connection, core, guids, handshake, headers, parse
 from mqqb.names import parse_format_name
 from ordack.capture import columnar, reading
 
@@ -283,7 +283,7 @@ def parsed(raw: bytes) -> dict[str, Any] | None:
                 "parameters_window_size": packet.header.window_size}  # fmt: skip
     if isinstance(packet, handshake.SessionAck):
         return {}
-    message = packet.message if isinstance(packet, (reader.OrderAck, headers.FinalAck)) else packet
+    message = packet.message if isinstance(packet, (connection.OrderAck, headers.FinalAck)) else packet
     user, properties = message.user, message.properties
     found = {
         "source_queue_manager": bytes(user.source_queue_manager),

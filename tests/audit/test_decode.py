@@ -17,7 +17,7 @@ import pytest
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqqb import acks, build, guid_names, guids, headers, names, parse, rare
+from mqqb import acks, build, guids, headers, names, parse, rare
 from ordack.capture import decoder
 from ordack.cli import decode
 from ordack.config import classes
@@ -167,7 +167,7 @@ def test_other_forms_of_some_fields() -> None:
     raw[60] = 0
     padding = one(bytes(raw))["fields"]["EstablishConnectionHeader"]["Padding"]
     assert padding == {"length": 512, "hex": "00" + "5A" * 511}
-    message = parse.parse(build.user_message(samples.SENDER, 1, guid_names.PublicQueueFormatName(samples.SENDER), b""))
+    message = parse.parse(build.user_message(samples.SENDER, 1, headers.PublicQueueFormatName(samples.SENDER), b""))
     assert isinstance(message, headers.UserMessage)
     message.security = headers.SecurityHeader()
     message.security.flags = 2

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "firmware"))  # ord
 
 import paho.mqtt.client as mqtt
 from _mqqb import ffi, lib
-from mqqb import build, compose, core, parse, reader, session, streams
-from mqqb.events import Closed, MessageReceived
+from mqqb import build, compose, connection, core, parse, session, streams
+from mqqb.connection import Closed, MessageReceived
 from mqqb.names import parse_format_name
 from ordack.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
@@ -239,7 +239,7 @@ class Sender:
         for event in self.session.receive_data(data, self.now()):
             assert not isinstance(event, Closed), (event.rule, event.reason)
             if isinstance(event, MessageReceived):
-                assert isinstance(event.packet, reader.OrderAck)
+                assert isinstance(event.packet, connection.OrderAck)
                 self.stream.order_ack(event.packet.body, self.now())
                 self.session.stored(event.recoverable, self.now())
 

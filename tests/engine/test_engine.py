@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from mqqb import connection
+from mqqb.connection import Closed
 from mqqb.destination import IncomingStream
-from mqqb.events import Closed
 
 for function, numbers, names, values in engine_cases.TESTS:
     marked = pytest.mark.rule(*numbers)(function)

@@ -13,9 +13,9 @@ import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from mqqb import acks, build, compose, core, handshake, headers, names, parse, rare, reader
-from mqqb.guid_names import PrivateQueueFormatName, PrivateQueueFormatNameId, PublicQueueFormatName
+from mqqb import acks, build, compose, connection, core, handshake, headers, names, parse, rare
 from mqqb.guids import DistributionListFormatName, format_name, guid_bytes, guid_text, parse_format_name
+from mqqb.headers import PrivateQueueFormatName, PrivateQueueFormatNameId, PublicQueueFormatName
 from mqqb.names import DirectQueueFormatName, utf16_decode, utf16_encode
 from mqqb.ping import build as build_ping
 from mqqb.ping import parse as parse_ping
@@ -109,7 +109,7 @@ def test_internal_packets_come_back_as_the_same_bytes(packet: Any) -> None:
 @given(raw=acknowledgments())
 def test_acknowledgments_come_back_as_the_same_bytes(raw: bytearray) -> None:
     again = parse.parse(raw)
-    assert isinstance(again, reader.OrderAck | headers.FinalAck)
+    assert isinstance(again, connection.OrderAck | headers.FinalAck)
     assert packet_build.build(again) == raw
 
 
@@ -183,7 +183,7 @@ def test_an_order_ack_byte_by_byte() -> None:
     made = acks.order_ack(acks.order_queue("10.0.0.1"), GUID, 9, 1700000000, 3, 4, 7)
     assert made == expected
     packet = parse.parse(made)
-    assert isinstance(packet, reader.OrderAck)
+    assert isinstance(packet, connection.OrderAck)
     body = packet.body
     assert (body.tx_sequence_id, body.tx_sequence_number, body.tx_previous_sequence_number) == (4 << 32 | 3, 7, 6)
 

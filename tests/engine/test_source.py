@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mqqb import acks, build, confirm, core, headers, lives, parse, reader, streams
-from mqqb.source import HOLD, final_ack, order_ack, too_late
+from mqqb import acks, build, confirm, core, headers, lives, parse, streams
+from mqqb.confirm import HOLD, final_ack, order_ack, too_late
 from mqqb.streams import Entry, OutgoingStream
 
 
@@ -46,12 +46,13 @@ class World:
         self.storage = Storage()
 
     def hear(self, tx_sequence_id: int, number: int, now: int) -> list[tuple[Queue, list[Entry], int]]:
-        body = reader.OrderAckBody()
+        body = streams.OrderAckBody()
         body.tx_sequence_ordinal = tx_sequence_id & 0xFFFFFFFF
         body.tx_sequence_time_stamp = tx_sequence_id >> 32
         body.tx_sequence_number = number
         self.storage.answers.clear()
-        order_ack(self.storage, body, self.queues, self.queues, now)
+        if not order_ack(self.storage, body, self.queues, now):
+            lives.explain(self.storage, body, self.queues, self.queues, now)
         return self.storage.answers
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from mqqb import build, core, hosts, parse, reader, streams
+from mqqb import build, core, hosts, parse, streams
+from mqqb.connection import Window
 from mqqb.destination import IncomingStream
 from mqqb.session import Session
 from mqqb.transfer import TransferInfo
-from mqqb.window import Window
 from ordack.broker.streams import LongStream, key_of
 
 PACKET = bytes(build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional"))
@@ -598,7 +598,7 @@ def test_what_is_held_of_an_older_sequence_is_not_proved_by_an_order_ack_for_thi
     held = _number(stream, 2)
     sent = _number(stream, 3)
     stream.hold([old, held])
-    body = reader.OrderAckBody(array("I", (2, 7, 2, 0, 0, 0, 0, 0, 0)))
+    body = streams.OrderAckBody(array("I", (2, 7, 2, 0, 0, 0, 0, 0, 0)))
     assert stream.order_ack(body, 0) == [held, sent]
     assert (old.received_order_ack, stream.awaiting_final_ack) == (False, [old])
 

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mqqb import confirm, core, handshake, headers, parse, reader
+from mqqb import confirm, connection, core, handshake, headers, parse
 from mqqb.names import NULL_GUID
 from ordack.broker.streams import LongStream
 from ordack.config.names import DEAD_XACT, JOURNAL
@@ -110,7 +110,7 @@ class Rules:
 
     def identify(self, packet: object) -> tuple[Message | None, int]:
         """The message that a packet is, and 0; or the one that it acknowledges, and its class."""
-        if isinstance(packet, (reader.OrderAck, headers.FinalAck)):
+        if isinstance(packet, (connection.OrderAck, headers.FinalAck)):
             return None, packet.message.properties.message_class
         assert isinstance(packet, headers.UserMessage)
         if packet.user.admin_queue is None and packet.properties.message_class:
@@ -240,11 +240,11 @@ class Rules:
             session: headers.SessionHeader | None = None
             if isinstance(packet, handshake.SessionAck):
                 session = packet.session
-            elif isinstance(packet, (headers.UserMessage, reader.OrderAck, headers.FinalAck)):
+            elif isinstance(packet, (headers.UserMessage, connection.OrderAck, headers.FinalAck)):
                 outer = packet if isinstance(packet, headers.UserMessage) else packet.message
                 session = outer.session
                 message = None
-                if isinstance(packet, reader.OrderAck):
+                if isinstance(packet, connection.OrderAck):
                     self._order_ack_leaves(host, wire, end, packet)
                 elif isinstance(packet, headers.FinalAck):
                     self._final_ack_leaves(host, packet)
@@ -255,7 +255,7 @@ class Rules:
                     elif message:
                         self._message_leaves(host, message, packet)
                         self.figures["out of turn"] += sending.leaves(message, at, host is message.source, urgent)
-                if not isinstance(packet, reader.OrderAck) or outer.user.source_queue_manager != host.guid:
+                if not isinstance(packet, connection.OrderAck) or outer.user.source_queue_manager != host.guid:
                     sending.turn()  # an OrderAck of its own waits in no queue
                 wire.sent[end].append(message)
                 if outer.user.flags & core.USER_DM:
@@ -317,7 +317,7 @@ class Rules:
         if not (elsewhere or self.may_be_unfit(message) or self.may_be_late(message)):
             raise Violation(f"it is acknowledged, but is not on disk: {message}")
 
-    def _order_ack_leaves(self, host: Host, wire: Wire, end: int, packet: reader.OrderAck) -> None:
+    def _order_ack_leaves(self, host: Host, wire: Wire, end: int, packet: connection.OrderAck) -> None:
         body = packet.body
         guid = packet.message.user.queue_manager_address
         key = bytes(guid) if guid != NULL_GUID else wire.guids[1 - end], body.tx_sequence_id

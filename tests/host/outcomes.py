@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import packet_build
-from mqqb import core, guid_names, headers, names, parse, reader
+from mqqb import connection, core, headers, names, parse
 from ordack.client import Client
 
 from tests.support.beside import client_beside
@@ -15,7 +15,7 @@ from tests.support.host_world import Host, World, exchange
 
 JN, JP = core.USER_JN, core.USER_JP
 PA, PR, NA, NR = headers.WANT_PA, headers.WANT_PR, headers.WANT_NA, headers.WANT_NR
-ADMIN = guid_names.PrivateQueueFormatNameId(77)  # a queue of the sender, who takes whatever comes
+ADMIN = headers.PrivateQueueFormatNameId(77)  # a queue of the sender, who takes whatever comes
 
 
 class Sender(Peer):
@@ -25,7 +25,7 @@ class Sender(Peer):
         super().__init__(guid, destination, address)
         self.final_acks: list[headers.FinalAck] = []
 
-    def _message(self, packet: headers.UserMessage | reader.OrderAck | headers.FinalAck, now: int) -> None:
+    def _message(self, packet: headers.UserMessage | connection.OrderAck | headers.FinalAck, now: int) -> None:
         if isinstance(packet, headers.FinalAck):
             self.final_acks.append(packet)
         super()._message(packet, now)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mqqb import handshake, parse
-from mqqb.events import MessageReceived
+from mqqb.connection import MessageReceived
 from mqqb.session import Session, Settings
 from ordack.broker.manager import Manager
 from ordack.config.config import Config, Networks

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mqqb import guid_names, guids, headers, reader
+from mqqb import connection, guids, headers
 from mqqb.handshake import SessionAck
 from mqqb.names import DirectQueueFormatName
 from mqqb.streams import Entry, OutgoingStream
@@ -157,7 +157,7 @@ def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -
     for host_link, data, _ in host.manager.output():
         host.wires[host_link].to_initiator += data
     on_first, on_second = (
-        [packet for packet in packets_in(wire.to_initiator) if isinstance(packet, reader.OrderAck)]
+        [packet for packet in packets_in(wire.to_initiator) if isinstance(packet, connection.OrderAck)]
         for wire in world.wires
     )
     assert (len(on_first), len(on_second)) == (0, 1)
@@ -223,7 +223,7 @@ def test_after_a_restart_an_order_ack_still_waits_for_the_final_acks_of_its_sour
 @pytest.mark.rule("B-099", "A-21", "B-270")
 def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
     names = [DirectQueueFormatName(f"{address}\\private$\\line1") for address in ("TCP:127.0.0.1", "OS:localhost")] + [
-        guid_names.PrivateQueueFormatNameId(host.store.queues.named("line1").identifier)
+        headers.PrivateQueueFormatNameId(host.store.queues.named("line1").identifier)
     ]
     # one source, a sequence for each name; the one that comes first has the highest
     peers = [Peer(b"\1" * 16, name, time_stamp=300 - number) for number, name in enumerate(names)]
@@ -327,4 +327,4 @@ def test_the_session_ack_precedes_an_order_ack_that_goes_another_way(host: Host)
     world.collect()
     on_first, on_second = ([type(packet) for packet in packets_in(wire.to_initiator)] for wire in world.wires)
     assert on_first == [SessionAck], "there the message came"
-    assert on_second == [headers.FinalAck, reader.OrderAck]
+    assert on_second == [headers.FinalAck, connection.OrderAck]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from mqqb import core, lives
+from mqqb.connection import MessageReceived
 from mqqb.destination import IncomingStream
-from mqqb.events import MessageReceived
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
 from ordack.broker import incoming

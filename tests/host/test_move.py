@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mqqb import build, confirm, core, guid_names, guids, headers
+from mqqb import build, confirm, core, guids, headers
 from mqqb.names import parse_format_name
 from ordack.broker.commits import Moved
 from ordack.broker.outcome import Settlements
@@ -210,7 +210,7 @@ def test_all_that_its_application_has_written_goes_with_it(client: Client, own: 
         "ttbr": 88,
         "journal": core.USER_JN | core.USER_JP,
         "acknowledge": headers.WANT_PR | headers.WANT_NR,
-        "admin": guid_names.PrivateQueueFormatNameId(7),
+        "admin": headers.PrivateQueueFormatNameId(7),
         "response": parse_format_name("DIRECT=OS:desk\\private$\\answers"),
         "correlation": bytes(range(20)),
         "body_type": 8,
@@ -236,10 +236,8 @@ def test_all_that_its_application_has_written_goes_with_it(client: Client, own: 
     assert user.response_queue is not None
     assert guids.format_name(user.response_queue) == "DIRECT=OS:desk\\private$\\answers"
     assert user.admin_queue is not None
-    assert guids.format_name(user.admin_queue, source) == guids.format_name(
-        guid_names.PrivateQueueFormatName(source, 7)
-    )
-    assert isinstance(user.admin_queue, guid_names.PrivateQueueFormatNameId) == own
+    assert guids.format_name(user.admin_queue, source) == guids.format_name(headers.PrivateQueueFormatName(source, 7))
+    assert isinstance(user.admin_queue, headers.PrivateQueueFormatNameId) == own
     assert user.source_queue_manager == client.store.guid
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import packet_build
 import pytest
 from hypothesis import given
-from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare
+from mqqb import build, compose, confirm, core, guids, headers, names, parse, rare
 from mqqb.session import Session
 from ordack.broker import outcome
 from ordack.client import Reject
@@ -424,15 +424,15 @@ def test_the_state_of_an_incoming_stream_is_kept_with_the_time_of_its_last_messa
 # ---- administration acknowledgements, in detail ---------------------------------------------------
 
 OFFICE = ("10.0.0.7", 1801)
-PUBLIC = {name: guid_names.PublicQueueFormatName(name.encode() * 16) for name in ("h", "s", "o", "u")}
+PUBLIC = {name: headers.PublicQueueFormatName(name.encode() * 16) for name in ("h", "s", "o", "u")}
 
 
-def private(host: Host, queue: str) -> guid_names.PrivateQueueFormatNameId:
-    return guid_names.PrivateQueueFormatNameId(host.store.queues.named(queue).identifier)
+def private(host: Host, queue: str) -> headers.PrivateQueueFormatNameId:
+    return headers.PrivateQueueFormatNameId(host.store.queues.named(queue).identifier)
 
 
-def at(host: Host, queue: str) -> guid_names.PrivateQueueFormatName:
-    return guid_names.PrivateQueueFormatName(host.store.guid, host.store.queues.named(queue).identifier)
+def at(host: Host, queue: str) -> headers.PrivateQueueFormatName:
+    return headers.PrivateQueueFormatName(host.store.guid, host.store.queues.named(queue).identifier)
 
 
 def text_of(guid: bytes) -> str:
@@ -471,7 +471,7 @@ FORMS: list[tuple[str, Callable[[Host, Host, Sender], names.QueueName], int, str
     ("public and unknown", lambda host, office, sender: PUBLIC["u"], 5, ""),
     (
         "private at the source",
-        lambda host, office, sender: guid_names.PrivateQueueFormatName(sender.guid, 77),
+        lambda host, office, sender: headers.PrivateQueueFormatName(sender.guid, 77),
         6,
         "sender",
     ),
@@ -486,7 +486,7 @@ FORMS: list[tuple[str, Callable[[Host, Host, Sender], names.QueueName], int, str
     ),
     ("no such queue here", lambda host, office, sender: names.DirectQueueFormatName("OS:plant\\private$\\no"), 7, ""),
     ("transactional here", lambda host, office, sender: at(host, "line1"), 6, ""),
-    ("a system queue", lambda host, office, sender: guid_names.PrivateQueueFormatNameId(4), 3, ""),
+    ("a system queue", lambda host, office, sender: headers.PrivateQueueFormatNameId(4), 3, ""),
     ("no private queue", lambda host, office, sender: names.DirectQueueFormatName("OS:plant\\plain"), 7, ""),
     (
         "no such protocol",

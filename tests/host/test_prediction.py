@@ -16,8 +16,8 @@ from struct import pack_into, unpack_from
 from typing import Any, NamedTuple
 
 import pytest
-from mqqb import build, compose, core, hosts, names, parse
-from mqqb.events import Acknowledged, Closed, MessageReceived
+from mqqb import build, compose, core, names, parse
+from mqqb.connection import Acknowledged, Closed, MessageReceived
 from ordack.broker.links import PeerLink
 from ordack.broker.manager import Manager
 from ordack.broker.streams import LONGEST, MessageRun
@@ -129,7 +129,7 @@ class Twin:
                 link.session._received_ack,
                 link.session.is_active,
                 link.session.direct_format_session,
-                hosts.half_received(link.session),
+                link.session.reader.end - link.session.reader.begin,
                 link.session.closed and (link.session.closed.rule, link.session.closed.reason),
             )
             for link in self.links

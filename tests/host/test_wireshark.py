@@ -19,7 +19,7 @@ import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from mqqb import acks, build, guid_names, headers, names, parse, ping, rare
+from mqqb import acks, build, headers, names, parse, ping, rare
 from ordack.capture import decoder
 
 from hil.dice import new_seed
@@ -237,9 +237,7 @@ def _surplus() -> bytes:
 
 
 def _unusual() -> list[bytes]:
-    no_server = parse.parse(
-        build.user_message(samples.SENDER, 1, guid_names.PublicQueueFormatName(samples.SENDER), b"")
-    )
+    no_server = parse.parse(build.user_message(samples.SENDER, 1, headers.PublicQueueFormatName(samples.SENDER), b""))
     assert isinstance(no_server, headers.UserMessage)
     no_server.security = headers.SecurityHeader()
     no_server.security.flags = 2
@@ -247,9 +245,9 @@ def _unusual() -> list[bytes]:
     no_server.debug = rare.DebugHeader()
     queues = (
         samples.DIRECT,
-        guid_names.PublicQueueFormatName(samples.SENDER),
-        guid_names.PrivateQueueFormatName(samples.RECEIVER, 5),
-        guid_names.PrivateQueueFormatNameId(3),
+        headers.PublicQueueFormatName(samples.SENDER),
+        headers.PrivateQueueFormatName(samples.RECEIVER, 5),
+        headers.PrivateQueueFormatNameId(3),
     )
     return [
         *(FRAMES[number] for number in sorted(FRAMES) if len(FRAMES[number]) != 24),

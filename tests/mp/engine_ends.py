@@ -7,9 +7,9 @@ it likes.
 
 from array import array
 
-from mqqb import acks, build, connection, core, handshake, names, parse, reader, session, streams
+from mqqb import acks, build, connection, core, handshake, names, parse, session, streams
+from mqqb.connection import Acknowledged, MessageReceived
 from mqqb.destination import IncomingStream
-from mqqb.events import Acknowledged, MessageReceived
 from mqqb.headers import FinalAck, FinalAckBody, TransactionHeader, UserMessage
 
 SENDER = bytes(range(16))
@@ -103,7 +103,7 @@ class Sender:
             events.append(event)
             if isinstance(event, MessageReceived):
                 packet = event.packet
-                if isinstance(packet, reader.OrderAck):
+                if isinstance(packet, connection.OrderAck):
                     covered = self.stream.order_ack(packet.body, now)
                     self._settle([entry for entry in covered if not entry.journal])
                 elif isinstance(packet, FinalAck):
@@ -301,7 +301,7 @@ def transaction(tx_sequence_id, number, previous):
 
 def order_ack_body(tx_sequence_id, number):
     """The body of an OrderAck."""
-    body = reader.OrderAckBody()
+    body = streams.OrderAckBody()
     body.fields[core.ACK_ORDINAL] = tx_sequence_id & 0xFFFFFFFF
     body.fields[core.ACK_TIME_STAMP] = tx_sequence_id >> 32
     body.fields[core.ACK_NUMBER] = number

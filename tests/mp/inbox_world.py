@@ -1,8 +1,8 @@
 """Senders over wires that exist only in memory, and a board with inboxes that loses power: for tests of the inboxes."""
 
 import power
-from mqqb import build, compose, core, guid_names, guids, headers, names, parse, reader, session, streams
-from mqqb.events import Acknowledged, MessageReceived
+from mqqb import build, compose, connection, core, guids, headers, names, parse, session, streams
+from mqqb.connection import Acknowledged, MessageReceived
 from mqqb.session import Settings
 from ordack.node import Node
 
@@ -22,9 +22,9 @@ class Sender:
         self.guid = bytes([number]) * 16
         self.name = guids.parse_format_name(name)
         self.host = names.NULL_GUID
-        if isinstance(self.name, guid_names.PrivateQueueFormatName):
+        if isinstance(self.name, headers.PrivateQueueFormatName):
             self.host = self.name.source_queue_manager
-            self.name = guid_names.PrivateQueueFormatNameId(self.name.private_queue_identifier)
+            self.name = headers.PrivateQueueFormatNameId(self.name.private_queue_identifier)
         self.settings = Settings(window_size=window)
         self.stream = streams.OutgoingStream(streams.OutgoingStream.new(time_stamp))
         self.packets = {}
@@ -80,7 +80,7 @@ class Sender:
 
     def _message(self, packet, now):
         self.acknowledged_by.append(packet.message.user.fields[core.USER_MESSAGE_ID])
-        if isinstance(packet, reader.OrderAck):
+        if isinstance(packet, connection.OrderAck):
             self.seen.append(("order", packet.body.fields[core.ACK_NUMBER]))
             self.stored += [entry.message_id for entry in self.stream.order_ack(packet.body, now)]
         elif isinstance(packet, headers.FinalAck):

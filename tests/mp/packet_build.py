@@ -4,7 +4,7 @@ once, by mqqb.compose and mqqb.acks.
 
 from struct import pack_into
 
-from mqqb import compose, core, names, rare, reader
+from mqqb import compose, connection, core, names, rare
 from mqqb.handshake import ConnectionParameters, SessionAck
 from mqqb.headers import FinalAck, UserMessage
 
@@ -16,7 +16,7 @@ def build(packet):
     """
     if isinstance(packet, UserMessage):
         return _build_message(packet)
-    if isinstance(packet, (reader.OrderAck, FinalAck)):
+    if isinstance(packet, (connection.OrderAck, FinalAck)):
         body = bytearray(core.ORDER_ACK_SIZE)
         core.pack(packet.body.part, packet.body.fields, body, 0)
         body[core.ACK_SOURCE_GUID_IN_PART :] = bytes(core.ORDER_ACK_SIZE - core.ACK_SOURCE_GUID_IN_PART)

@@ -3,7 +3,7 @@
 import json
 
 import packet_build
-from mqqb import build, core, guid_names, guids, headers, names, parse, ping, rare
+from mqqb import build, core, guids, headers, names, parse, ping, rare
 
 SENDER = bytes(range(16))
 RECEIVER = bytes(range(100, 116))
@@ -40,8 +40,8 @@ def full_message():
         b"reading 12.5",
         label="Tank 3",
         delivery="transactional",
-        admin=guid_names.PrivateQueueFormatNameId(3),
-        response=guid_names.PrivateQueueFormatName(RECEIVER, 5),
+        admin=headers.PrivateQueueFormatNameId(3),
+        response=headers.PrivateQueueFormatName(RECEIVER, 5),
         extension=b"ext",
         journal=core.USER_JN,
         acknowledge=0x0F,
@@ -67,8 +67,8 @@ def full_message():
         rare.MQFAddressHeader(
             [
                 DIRECT,
-                guid_names.PublicQueueFormatName(RECEIVER),
-                guid_names.PrivateQueueFormatName(SENDER, 9),
+                headers.PublicQueueFormatName(RECEIVER),
+                headers.PrivateQueueFormatName(SENDER, 9),
                 guids.DistributionListFormatName(SENDER),
             ]
         ),

@@ -11,7 +11,7 @@ import packet_build
 import power
 from engine_cases import run_calls
 from inbox_world import BOARD, Application, Sender, Wire, World
-from mqqb import core, guids, headers, names, parse, reader, session
+from mqqb import connection, core, guids, headers, names, parse, session
 from ordack.node import OutboxError
 from ordack.node.peer import Peer
 from virtual import Started
@@ -881,7 +881,7 @@ def acknowledgements_for_a_sender_behind_a_router_are_addressed_to_the_sender():
         sender.send(b"on")
         world.run(2000, taker(world, []))
         address = sender.guid if behind else names.NULL_GUID
-        assert told == {reader.OrderAck: address, headers.FinalAck: address}, told
+        assert told == {connection.OrderAck: address, headers.FinalAck: address}, told
 
 
 def names_and_numbers_are_checked():

@@ -14,7 +14,7 @@ sys.path.insert(0, "tests/mp")
 import power
 import virtual
 from engine_cases import run_calls
-from mqqb import events
+from mqqb import connection
 from ordack.node import Node, board, dns, link, listener
 from virtual import Ticks
 
@@ -397,7 +397,7 @@ def goes_on(closes):
         other.accept()[0].close()
     assert node.wait(lambda: is_ready(there, 0), 60000), peer.reason
     assert node.wait(lambda: peer.session, 60000)
-    peer._take(events.Opened())
+    peer._take(connection.Opened())
     there.accept()[0].close()
     assert node.wait(lambda: not peer.session, 60000)
     assert node.wait(lambda: is_ready(there, 0) or (closes and is_ready(other, 0)), 60000)

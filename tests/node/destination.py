@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mqqb import acks, compose, core, guids, headers, session, streams
+from mqqb.connection import Acknowledged, MessageReceived, Opened
 from mqqb.destination import IncomingStream
-from mqqb.events import Acknowledged, MessageReceived, Opened
 from mqqb.session import Settings
 from ordack.node import Node
 

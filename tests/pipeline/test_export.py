@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqqb import build, guid_names, guids, headers, parse, reader
+from mqqb import build, connection, guids, headers, parse
 from mqqb.names import QueueName
 from ordack.client import Client
 from ordack.pipeline import export as export_module
@@ -65,7 +65,7 @@ def _time(seconds: int) -> datetime:
 def _expected(stored: StoredMessage) -> dict[str, Any]:
     """The row by the parser, field by field (wire.md 2)."""
     found = parse.parse(stored.packet)
-    assert isinstance(found, (headers.UserMessage, reader.OrderAck, headers.FinalAck))
+    assert isinstance(found, (headers.UserMessage, connection.OrderAck, headers.FinalAck))
     message = found if isinstance(found, headers.UserMessage) else found.message
     user, properties, transaction = message.user, message.properties, message.transaction
     source, address = bytes(user.source_queue_manager), bytes(user.queue_manager_address)
@@ -74,7 +74,7 @@ def _expected(stored: StoredMessage) -> dict[str, Any]:
     if rq == 4:
         admin = user.admin_queue
         hosts[4] = hosts.get(aq, address)
-        if isinstance(admin, guid_names.PrivateQueueFormatName):
+        if isinstance(admin, headers.PrivateQueueFormatName):
             hosts[4] = admin.source_queue_manager
 
     def name(queue: QueueName | None, kind: int) -> str | None:

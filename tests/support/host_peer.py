@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqqb import build, compose, core, headers, names, parse, reader
-from mqqb.events import Acknowledged, MessageReceived
+from mqqb import build, compose, connection, core, headers, names, parse
+from mqqb.connection import Acknowledged, MessageReceived
 from mqqb.session import Session, Settings
 from mqqb.streams import Entry, OutgoingStream
 
@@ -85,8 +85,8 @@ class Peer:
             elif isinstance(event, Acknowledged):
                 self.stream.remove(event.entries)
 
-    def _message(self, packet: headers.UserMessage | reader.OrderAck | headers.FinalAck, now: int) -> None:
-        if isinstance(packet, reader.OrderAck):
+    def _message(self, packet: headers.UserMessage | connection.OrderAck | headers.FinalAck, now: int) -> None:
+        if isinstance(packet, connection.OrderAck):
             self.order_acks += 1
             self.acked += [entry.message_id for entry in self.stream.order_ack(packet.body, now)]
         elif isinstance(packet, headers.FinalAck):

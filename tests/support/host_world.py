@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from mqqb import core, headers, parse, reader
+from mqqb import connection, core, headers, parse
 from ordack.broker.links import Hop, PeerLink
 from ordack.broker.manager import Manager
 from ordack.client import Client
@@ -135,7 +135,7 @@ def correlation_of(packet: bytes) -> bytes | None:
         found = parse.parse(packet)
     except ValueError:
         return None
-    message = found.message if isinstance(found, (reader.OrderAck, headers.FinalAck)) else found
+    message = found.message if isinstance(found, (connection.OrderAck, headers.FinalAck)) else found
     return correlation_of_message(message) if isinstance(message, headers.UserMessage) else None
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 from mqqb import acks, core, handshake, headers, rare
-from mqqb.guid_names import PrivateQueueFormatName, PrivateQueueFormatNameId, PublicQueueFormatName
 from mqqb.guids import DistributionListFormatName
+from mqqb.headers import PrivateQueueFormatName, PrivateQueueFormatNameId, PublicQueueFormatName
 from mqqb.names import ORDER_QUEUE_ID, DirectQueueFormatName, utf16_encode
 
 u8 = st.integers(0, 0xFF)

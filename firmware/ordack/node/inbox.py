@@ -9,7 +9,7 @@ queues are transactional (B-258). The node gives each UserMessage to `arrived`, 
 
 from array import array
 
-from mqqb import compose, confirm, const, core, guid_names, headers, names, parse
+from mqqb import compose, confirm, const, core, headers, names, parse
 from mqqb.destination import EARLY_ORDER_ACK, IncomingStream, rejection_of
 from ordack.node import log, outbox, owed
 from ordack.node.owed import Arrival, Source
@@ -510,7 +510,7 @@ def _key(user: headers.UserHeader, guid: bytes) -> str:
     name = user.destination_queue
     if isinstance(name, names.DirectQueueFormatName):
         return name.direct_format_name.lower()
-    if isinstance(name, guid_names.PrivateQueueFormatNameId):
+    if isinstance(name, headers.PrivateQueueFormatNameId):
         return "#{}".format(name.private_queue_identifier)
     return ""
 

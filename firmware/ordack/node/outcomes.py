@@ -9,7 +9,7 @@ the moment in which the clock becomes known: it may live longer than it was told
 
 from array import array
 
-from mqqb import compose, confirm, const, core, reader, source, streams
+from mqqb import compose, confirm, connection, const, core, streams
 from ordack.node import clock, flash_only, log
 
 TYPE_CHECKING = const(0)
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from mqqb import lives
     from mqqb.headers import FinalAck, FinalAckBody, UserMessage
     from ordack.node.commits import Commits
     from ordack.node.log import Restored
@@ -32,7 +31,7 @@ _EXPIRED_MAX = const(16)
 
 
 class Outcomes:
-    """What is known of the messages of these queues (mqqb.lives.Storage).
+    """What is known of the messages of these queues (mqqb.confirm.Storage).
 
     settings: of the confirmation process. quota: (bytes, messages) of the dead-letter queue and of the journal, each;
     copies beyond it are discarded (C-37). peers: those which are told why they failed. `notices`: who tells.
@@ -123,7 +122,7 @@ class Outcomes:
     # ---- what a peer says -----------------------------------------------------------------------
 
     def received(
-        self, packet: "UserMessage | reader.OrderAck | FinalAck", of_peer: "Sequence[lives.SourceQueue]" = ()
+        self, packet: "UserMessage | connection.OrderAck | FinalAck", of_peer: "Sequence[confirm.SourceQueue]" = ()
     ) -> None:
         """Take what a peer sent. What has to be durable before it is acknowledged sets must_commit (B-098).
 
@@ -131,16 +130,19 @@ class Outcomes:
         """
         commits = self._commits
         now = commits.clock.now()
-        if isinstance(packet, reader.OrderAck):
+        if isinstance(packet, connection.OrderAck):
             self.settle()  # else what the streams say now would take its place
-            source.order_ack(self, packet.body, self._queues, of_peer, now)
+            if not confirm.order_ack(self, packet.body, self._queues, now):
+                from mqqb import lives  # a board seldom needs it
+
+                lives.explain(self, packet.body, self._queues, of_peer, now)
             return
         from mqqb.headers import FinalAck  # not before something else than an OrderAck comes
 
         if isinstance(packet, FinalAck):
             if packet.body.source_guid == commits.guid:
                 self._recall(packet.body)
-            source.final_ack(self, packet, commits.guid, self._queues, now)
+            confirm.final_ack(self, packet, commits.guid, self._queues, now)
         else:
             commits.stats.dropped += 1
 
@@ -191,7 +193,7 @@ class Outcomes:
         return message
 
     def answer(self, queue: "DestinationQueue", entries: "list[streams.Entry]", message_class: int) -> None:
-        """As mqqb.lives.Storage asks."""
+        """As mqqb.confirm.Storage asks."""
         self._answered = entries
         self._answer = message_class
         if message_class:
@@ -218,7 +220,7 @@ class Outcomes:
                 pass  # each sequence waits for its OrderAck
 
     def outrun(self, time_stamp: int, queue: "DestinationQueue | None") -> None:
-        """As mqqb.lives.Storage asks; whoever asks is told why."""
+        """As mqqb.confirm.Storage asks; whoever asks is told why."""
         queues = self._queues if queue is None else [queue]
         if time_stamp >= clock.CLOCK_END:
             return
@@ -233,7 +235,7 @@ class Outcomes:
             peer.reason = log.AHEAD
 
     def came_late(self, message_id: int, message_class: int) -> None:
-        """As mqqb.lives.Storage asks."""
+        """As mqqb.confirm.Storage asks."""
         self._commits.must_commit = True  # its end may not be durable yet
         message = self.in_memory(message_id)
         if message is not None and message.record[confirm.STATE] == confirm.X:
@@ -425,9 +427,9 @@ class Deadlines:
         if self.due is None or not now or not record[confirm.SENT_TIME] or confirmation.may_send(now):
             return False
         before = record[confirm.STATE]
-        action = source.too_late(confirmation, now, now - 1)
+        action = confirm.too_late(confirmation, now, now - 1)
         queue.sending = 0
-        if action == source.HOLD:
+        if action == confirm.HOLD:
             record[confirm.MARKS] |= log.HELD
             queue.stream.hold([entry])
             self._commits.log([entry.key])

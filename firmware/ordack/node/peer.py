@@ -6,7 +6,7 @@ Of each the link to it, the session over the link, and the queues whose messages
 import errno
 import gc
 
-from mqqb import const, core, events, names, session
+from mqqb import connection, const, core, names, session
 from ordack.node import log
 from ordack.node.link import TICK_MS, Backoff, TcpLink
 
@@ -320,7 +320,7 @@ class Peer:
                 break
             if self._was_open and conversation.closed is None and self.backoff is not None:  # its peer takes something
                 self.backoff.reset()
-            if not isinstance(event, events.MessageReceived):
+            if not isinstance(event, connection.MessageReceived):
                 self._take(event)
                 continue
             if refusal:
@@ -357,16 +357,16 @@ class Peer:
     def _take(self, event: object) -> None:
         """Act on an event that is no message."""
         source = self.source
-        if isinstance(event, events.Acknowledged):
+        if isinstance(event, connection.Acknowledged):
             if source.inboxes is not None:
                 source.inboxes.acknowledged(event.entries)
-        elif isinstance(event, events.Opened):
+        elif isinstance(event, connection.Opened):
             assert self.session is not None
             guid = self.session.remote_guid
             known = guid[: log.KNOWN_BYTES]
             for queue in self.queues:  # what waits is for the first queue manager that has answered
                 if queue.logged.guid not in (known, b"\0\0\0\0"):
-                    from mqqb.guid_names import guid_text  # not before there is another one
+                    from mqqb.names import guid_text  # not before there is another one
 
                     text = guid_text(guid)
                     if text not in source.accept:

@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from mqqb.guid_names import PrivateQueueFormatNameId
 from mqqb.guids import format_name, guid_text
+from mqqb.headers import PrivateQueueFormatNameId
 from numpy.typing import NDArray
 
 from ordack.audit.result import (

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from mqqb import build, compose, confirm, core, guids, headers, reader
+from mqqb import build, compose, confirm, connection, core, guids, headers
+from mqqb.connection import MessageReceived
 from mqqb.destination import is_too_late, rejection_of
-from mqqb.events import MessageReceived
 from mqqb.streams import Entry
 
 from ordack.broker import outcome
@@ -277,12 +277,18 @@ class Acceptance:
         return expire
 
     def acknowledgement(
-        self, batch: Batch, link: PeerLink, packet: reader.OrderAck | headers.FinalAck, raw: bytes, now: int, wall: int
+        self,
+        batch: Batch,
+        link: PeerLink,
+        packet: connection.OrderAck | headers.FinalAck,
+        raw: bytes,
+        now: int,
+        wall: int,
     ) -> str:
         """Decide about an acknowledgement for another queue manager (B-363). If its source still waits for an OrderAck
         that goes nowhere, it sends again and gets another."""
         source = bytes(packet.message.user.queue_manager_address)
-        if not self._config.route or (isinstance(packet, reader.OrderAck) and not self._outgoing.has_way(source)):
+        if not self._config.route or (isinstance(packet, connection.OrderAck) and not self._outgoing.has_way(source)):
             return ""
         return self.message(batch, link, packet.message, raw, now, wall)
 

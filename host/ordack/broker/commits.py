@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from mqqb import confirm, core, guid_names, guids
+from mqqb import confirm, core, guids, headers
 from mqqb.names import QueueName
 
 from ordack.broker import outcome
@@ -112,8 +112,8 @@ def _letter(store: Store, message: Message, destination: str, delivery: str) -> 
 def _seen_from(store: Store, name: QueueName | None, message: Message) -> QueueName | None:
     """The same queue in a message that is sent from here: a number alone is one of the machine that has sent it."""
     source = bytes(message.content.user.source_queue_manager)
-    if isinstance(name, guid_names.PrivateQueueFormatNameId) and source != store.guid:
-        return guid_names.PrivateQueueFormatName(source, name.private_queue_identifier)
+    if isinstance(name, headers.PrivateQueueFormatNameId) and source != store.guid:
+        return headers.PrivateQueueFormatName(source, name.private_queue_identifier)
     return name
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from mqqb import guids, hosts
+from mqqb import guids
 from mqqb.connection import OPEN
 from mqqb.session import Session
 from mqqb.streams import Entry, OutgoingStream
@@ -136,7 +136,7 @@ class Pace:
     def came(self, count: int, now: int) -> None:
         """So many bytes have come, and the session has taken them."""
         self._come += count
-        self._half = hosts.half_received(self._session)
+        self._half = self._session.reader.end - self._session.reader.begin
         if self._come - self._half != self._packet:
             self._packet = self._come - self._half
             self._began = now
@@ -382,7 +382,7 @@ class Links:
             events = link.session.receive_data(data, now)
         if link in self._links:
             self._half_received.pop(link, None)
-            if half := hosts.half_received(link.session):
+            if half := link.session.reader.end - link.session.reader.begin:
                 self._half_received[link] = half
             link.pace.came(len(data), now)
         return events

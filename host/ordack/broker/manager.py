@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from mqqb import core, headers, names, parse, reader
-from mqqb.events import Acknowledged, Closed, MessageReceived, Noted, Opened
+from mqqb import connection, core, headers, names, parse
+from mqqb.connection import Acknowledged, Closed, MessageReceived, Noted, Opened
 from mqqb.streams import Entry
 
 from ordack.broker import outcome
@@ -404,7 +404,7 @@ class Manager:
             return self._acceptance.message(batch, link, packet, event.raw, now, wall)
         if bytes(packet.message.user.queue_manager_address) not in (names.NULL_GUID, self.store.guid):
             return self._acceptance.acknowledgement(batch, link, packet, event.raw, now, wall)
-        if isinstance(packet, reader.OrderAck):
+        if isinstance(packet, connection.OrderAck):
             self._settling.order_ack(batch, link, packet, now)
         else:
             self._settling.final_ack(batch, packet, now)
@@ -538,4 +538,4 @@ class Manager:
 def _can_wait(arrived: _Arrived) -> bool:
     """Is this nothing but an OrderAck?"""
     event = arrived[1]
-    return isinstance(event, MessageReceived) and isinstance(event.packet, reader.OrderAck)
+    return isinstance(event, MessageReceived) and isinstance(event.packet, connection.OrderAck)

@@ -17,7 +17,7 @@ from functools import cached_property
 from struct import unpack_from
 from typing import Any, NamedTuple
 
-from mqqb import acks, build, compose, confirm, core, guid_names, guids, headers, names, reader
+from mqqb import acks, build, compose, confirm, connection, core, guids, headers, names
 from mqqb.confirm import Confirmation
 from mqqb.destination import ENCRYPTED_BODY
 from mqqb.parse import names_end
@@ -65,7 +65,7 @@ class Back(NamedTuple):
 def parse(packet: bytes | bytearray | memoryview) -> headers.UserMessage:
     """A packet of the store as the message that it is."""
     found = parse_packet(packet)
-    if isinstance(found, (reader.OrderAck, headers.FinalAck)):  # one that only passes through here
+    if isinstance(found, (connection.OrderAck, headers.FinalAck)):  # one that only passes through here
         return found.message
     assert isinstance(found, headers.UserMessage)
     return found
@@ -360,9 +360,9 @@ class Settlements:
             return
         selector = user.flags >> compose.ADMIN_SHIFT & 7
         host = names.NULL_GUID
-        if isinstance(name, guid_names.PrivateQueueFormatName):  # AQ 6; as a destination it is its two parts
+        if isinstance(name, headers.PrivateQueueFormatName):  # AQ 6; as a destination it is its two parts
             host = name.source_queue_manager
-            name = guid_names.PrivateQueueFormatNameId(name.private_queue_identifier)
+            name = headers.PrivateQueueFormatNameId(name.private_queue_identifier)
         elif selector == SOURCE_HOST:
             host = bytes(user.source_queue_manager)
         elif selector == DESTINATION_HOST:
@@ -386,9 +386,9 @@ class Settlements:
     def _response_queue(self, user: headers.UserHeader) -> names.QueueName | None:
         """Where the acknowledged message went, as an address that leads there (B-352)."""
         name = user.destination_queue
-        if isinstance(name, guid_names.PrivateQueueFormatNameId):
+        if isinstance(name, headers.PrivateQueueFormatNameId):
             host = bytes(user.queue_manager_address)
-            return guid_names.PrivateQueueFormatName(
+            return headers.PrivateQueueFormatName(
                 self.store.guid if host == names.NULL_GUID else host, name.private_queue_identifier
             )
         return name
@@ -417,7 +417,7 @@ class Settlements:
         if next_hop is not None:
             lines += [f"<NEXT HOP>{next_hop}</NEXT HOP>", f"<HOP COUNT>{hops:02X} </HOP COUNT>"]
         self._post(
-            guid_names.PublicQueueFormatName(bytes(debug.queue_identifier)),
+            headers.PublicQueueFormatName(bytes(debug.queue_identifier)),
             names.NULL_GUID,
             None,
             names.NULL_GUID,
@@ -440,7 +440,7 @@ class Settlements:
 
         name, host: destination and QueueManagerAddress. back: how `source` is reached, None if it is here.
         """
-        if isinstance(name, guid_names.PublicQueueFormatName):
+        if isinstance(name, headers.PublicQueueFormatName):
             known = self.config.public_queues.get(guids.guid_text(name.public_queue_identifier)[1:-1].lower())
             if known is None:
                 return
@@ -472,7 +472,7 @@ class Settlements:
 
     def _here(self, name: names.QueueName, host: bytes) -> QueueState | bool | None:
         """The queue here that a destination means; None if it is elsewhere, False if it takes no such message."""
-        if isinstance(name, guid_names.PrivateQueueFormatNameId):
+        if isinstance(name, headers.PrivateQueueFormatNameId):
             if host not in (names.NULL_GUID, self.store.guid):
                 return None
             queue = self.store.queues.find(name.private_queue_identifier)
@@ -505,8 +505,8 @@ class Settlements:
 def destination(format_name: str) -> tuple[names.QueueName, bytes]:
     """A format name as it stands in a message: the name, and QueueManagerAddress."""
     name = guids.parse_format_name(format_name)
-    if isinstance(name, guid_names.PrivateQueueFormatName):
-        return guid_names.PrivateQueueFormatNameId(name.private_queue_identifier), name.source_queue_manager
+    if isinstance(name, headers.PrivateQueueFormatName):
+        return headers.PrivateQueueFormatNameId(name.private_queue_identifier), name.source_queue_manager
     return name, names.NULL_GUID
 
 
@@ -527,7 +527,7 @@ def is_return_queue(format_name: str) -> bool:
 
 def return_queue(peer: bytes) -> str:
     """Name of the outgoing queue with what goes back to a peer."""
-    return guids.format_name(guid_names.PrivateQueueFormatName(peer, ORDER_QUEUE_ID))
+    return guids.format_name(headers.PrivateQueueFormatName(peer, ORDER_QUEUE_ID))
 
 
 # Long work goes in short transactions, so that other writers do not wait long.

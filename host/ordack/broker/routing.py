@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
-from mqqb import guid_names, guids, headers, names
+from mqqb import guids, headers, names
 
 from ordack.broker import outcome
 from ordack.broker.links import Hop
@@ -56,7 +56,7 @@ class Routing:
             key = legible("DIRECT=" + name.direct_format_name).lower()
             if len(key) > LONGEST_KEY:
                 key = key[: LONGEST_KEY - 64] + hashlib.sha256(key.encode()).hexdigest()
-        elif isinstance(name, guid_names.PrivateQueueFormatNameId) and here:
+        elif isinstance(name, headers.PrivateQueueFormatNameId) and here:
             key = f"#{name.private_queue_identifier}"
         else:
             return guids.format_name(name, user.queue_manager_address) if name is not None else "", ""
@@ -94,7 +94,7 @@ class Routing:
         """The format name of the outgoing queue for a message that does not end here (B-012); "" if there is nowhere to
         send it to."""
         name = user.destination_queue
-        if isinstance(name, guid_names.PrivateQueueFormatNameId):
+        if isinstance(name, headers.PrivateQueueFormatNameId):
             return outcome.return_queue(bytes(user.queue_manager_address))
         if isinstance(name, names.DirectQueueFormatName) and split_direct(legible(name.direct_format_name)):
             return guids.format_name(name).lower()

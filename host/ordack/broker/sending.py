@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from struct import pack_into
 from typing import NamedTuple
 
-from mqqb import build, compose, confirm, core, guid_names, guids, headers, parse
+from mqqb import build, compose, confirm, core, guids, headers, parse
 from mqqb.confirm import Confirmation
 from mqqb.guids import parse_format_name
 from mqqb.names import QueueName, terminated
@@ -493,7 +493,7 @@ def _administration_queue(store: Store, name: str | QueueName | None, wanted: bo
             raise ValueError(
                 f"{found.name} is transactional or a system queue: it takes no administration acknowledgements"
             )
-        return guid_names.PrivateQueueFormatNameId(found.identifier)
+        return headers.PrivateQueueFormatNameId(found.identifier)
     return found
 
 
@@ -502,7 +502,7 @@ def _response_queue(store: Store, name: str | QueueName | None) -> QueueName | N
     if isinstance(found, QueueState):
         if found.kind != PRIVATE:
             raise ValueError(f"{found.name} is no private queue: it takes no answers")
-        return guid_names.PrivateQueueFormatNameId(found.identifier)
+        return headers.PrivateQueueFormatNameId(found.identifier)
     return found
 
 

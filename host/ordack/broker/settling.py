@@ -11,7 +11,7 @@ import secrets
 from array import array
 from collections.abc import Callable
 
-from mqqb import confirm, core, headers, lives, parse, reader, source
+from mqqb import confirm, connection, core, headers, lives, parse
 from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
@@ -33,7 +33,7 @@ from ordack.store.outgoing import Unsent, Waiting
 
 
 class _Answers:
-    """What acknowledgements tell of messages here, for one batch; see mqqb.lives.Storage."""
+    """What acknowledgements tell of messages here, for one batch; see mqqb.confirm.Storage."""
 
     def __init__(self, settling: Settling, batch: Batch, now: int) -> None:
         self.strangers = settling.strangers
@@ -79,12 +79,13 @@ class Settling:
 
     # ---- acknowledgements
 
-    def order_ack(self, batch: Batch, link: PeerLink, packet: reader.OrderAck, now: int) -> None:
+    def order_ack(self, batch: Batch, link: PeerLink, packet: connection.OrderAck, now: int) -> None:
         """An OrderAck has come (B-230 to B-237)."""
         while True:
             answers = _Answers(self, batch, now)
-            of_peer = (queue for queue in self._outgoing if queue.link and queue.link.peer == link.peer)
-            source.order_ack(answers, packet.body, self._outgoing, of_peer, now)
+            if not confirm.order_ack(answers, packet.body, self._outgoing, now):
+                of_peer = (queue for queue in self._outgoing if queue.link and queue.link.peer == link.peer)
+                lives.explain(answers, packet.body, self._outgoing, of_peer, now)
             for queue, acked in answers.covered:
                 renumber(self._store, self._outgoing, queue, acked)
             if not any(queue.stream.behind for queue in answers.ended):  # else more may be over
@@ -105,7 +106,7 @@ class Settling:
             queues.append(self._outgoing[waiting.outgoing])
             if waiting.key not in batch.queue_of:  # else it may have ended, and the store does not know that yet
                 self._outgoing.recall([waiting])
-        source.final_ack(_Answers(self, batch, now), packet, self._store.guid, queues, now)
+        confirm.final_ack(_Answers(self, batch, now), packet, self._store.guid, queues, now)
 
     def outrun(self, time_stamp: int) -> None:
         """Number above this TimeStamp, which was not given here, from now on, and say so once (B-426, B-413)."""
@@ -218,7 +219,7 @@ class Settling:
             if waiting.key in queue.transmitted and confirmation.state == confirm.Q:
                 confirmation.sent()
             action = _end_of(waiting, confirmation, wall)
-            stop = action == source.HOLD
+            stop = action == confirm.HOLD
             if action and not stop:
                 settled.append((waiting, confirmation, action))
                 self.remember(waiting.time_stamp << 32 | waiting.ordinal)
@@ -294,7 +295,7 @@ def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:
     """What the confirmation process asks for when this message is due; 0: nothing yet."""
     if waiting.deleted:
         return confirmation.failed(confirm.NACK_DELETED)
-    return source.too_late(confirmation, wall, waiting.send_until)
+    return confirm.too_late(confirmation, wall, waiting.send_until)
 
 
 # What time ends, a piece at a time: sessions and other processes have their turn in between.

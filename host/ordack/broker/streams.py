@@ -18,13 +18,11 @@ from operator import attrgetter
 from struct import pack_into, unpack_from
 from typing import Any, Protocol, TypeVar
 
-from mqqb import core, headers, parse, reader, window
-from mqqb.connection import OPEN
-from mqqb.events import MessageReceived
+from mqqb import connection, core, headers, parse
+from mqqb.connection import OPEN, MessageReceived
 from mqqb.headers import FinalAckBody
-from mqqb.reader import OrderAckBody
 from mqqb.session import Session
-from mqqb.streams import Entry, OutgoingStream, position
+from mqqb.streams import Entry, OrderAckBody, OutgoingStream, position
 from mqqb.transfer import TransferInfo
 
 if core.implementation == "c":
@@ -253,7 +251,7 @@ class PredictingSession(Session):
 
     def _message(
         self,
-        packet: headers.UserMessage | reader.OrderAck | headers.FinalAck,
+        packet: headers.UserMessage | connection.OrderAck | headers.FinalAck,
         message: headers.UserMessage,
         raw: bytes,
         now: int,
@@ -273,7 +271,9 @@ class PredictingSession(Session):
     def room(self) -> int:
         """How many messages may be sent before `can_send` says no."""
         counts = self.window.counts
-        most = min(counts[core.SESSION_WINDOW_SIZE], counts[core.SESSION_RECEIVED_WINDOW_SIZE], window.IN_FLIGHT_MAX)
+        most = min(
+            counts[core.SESSION_WINDOW_SIZE], counts[core.SESSION_RECEIVED_WINDOW_SIZE], connection.IN_FLIGHT_MAX
+        )
         return max(most - core.session_unacked_sent(counts), 0)
 
     def send_following(self, entries: Sequence[Entry], packets: bytearray) -> None:

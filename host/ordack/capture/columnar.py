@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from _mqqb import ffi, lib
-from mqqb import guid_names, guids
+from mqqb import guids, headers
 from mqqb import names as wire_names
 from numpy.typing import NDArray
 
@@ -91,11 +91,11 @@ def _queue_name(selector: int, raw: bytes) -> PacketQueue:
     if selector == 7:
         name = wire_names.DirectQueueFormatName("", raw)
     elif selector == 5:
-        name = guid_names.PublicQueueFormatName(raw)
+        name = headers.PublicQueueFormatName(raw)
     elif selector == 6:
-        name = guid_names.PrivateQueueFormatName(raw[:16], int.from_bytes(raw[16:], "little"))
+        name = headers.PrivateQueueFormatName(raw[:16], int.from_bytes(raw[16:], "little"))
     else:
-        name = guid_names.PrivateQueueFormatNameId(int.from_bytes(raw, "little"))
+        name = headers.PrivateQueueFormatNameId(int.from_bytes(raw, "little"))
     return PacketQueue(selector, raw, guids.format_name(name))
 
 

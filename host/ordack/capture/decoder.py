@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, NamedTuple
 
-from mqqb import compose, core, core_py, guid_names, guids, handshake, headers, parse, rare, reader
+from mqqb import compose, connection, core, core_py, guids, handshake, headers, parse, rare, streams
 from mqqb.names import DirectQueueFormatName, QueueName, utf16_decode
 from mqqb.ping import Ping
 from mqqb.ping import parse as parse_ping
@@ -25,7 +25,7 @@ Packet = (
     | handshake.ConnectionParameters
     | handshake.SessionAck
     | headers.UserMessage
-    | reader.OrderAck
+    | connection.OrderAck
     | headers.FinalAck
     | Ping
 )
@@ -225,14 +225,14 @@ def _queue(name: QueueName, at: int) -> tuple[Field, ...]:
 
 
 def _name_fields(name: QueueName, at: int) -> tuple[Field, ...]:
-    if isinstance(name, guid_names.PublicQueueFormatName):
+    if isinstance(name, headers.PublicQueueFormatName):
         return (Field("PublicQueueIdentifier", at, guids.guid_text(name.public_queue_identifier)),)
-    if isinstance(name, guid_names.PrivateQueueFormatName):
+    if isinstance(name, headers.PrivateQueueFormatName):
         return (
             Field("SourceQueueManager", at, guids.guid_text(name.source_queue_manager)),
             Field("PrivateQueueIdentifier", at + 16, name.private_queue_identifier),
         )
-    if isinstance(name, guid_names.PrivateQueueFormatNameId):
+    if isinstance(name, headers.PrivateQueueFormatNameId):
         return (Field("PrivateQueueIdentifier", at, name.private_queue_identifier),)
     if isinstance(name, DirectQueueFormatName):
         return (Field("DirectFormatName", at, name.direct_format_name),)
@@ -263,7 +263,7 @@ def _security(header: headers.SecurityHeader, at: int) -> Section:
     return Section("SecurityHeader", at, [*fields, Field("SecurityData", at + 16, tuple(data))])
 
 
-def _sequence(at: int, header: headers.TransactionHeader | reader.OrderAckBody | headers.FinalAckBody) -> list[Field]:
+def _sequence(at: int, header: headers.TransactionHeader | streams.OrderAckBody | headers.FinalAckBody) -> list[Field]:
     identifier = (
         Field("Ordinal", at, header.tx_sequence_ordinal),
         Field("TimeStamp", at + 4, header.tx_sequence_time_stamp),
@@ -362,7 +362,7 @@ def _elements(part: rare.MQFAddressHeader, begin: int) -> list[tuple[Field, ...]
         if isinstance(name, DirectQueueFormatName):
             kind, size = 3, len(name.raw)
         else:
-            kind = {guid_names.PublicQueueFormatName: 1, guid_names.PrivateQueueFormatName: 2}.get(type(name), 6)
+            kind = {headers.PublicQueueFormatName: 1, headers.PrivateQueueFormatName: 2}.get(type(name), 6)
             size = len(name.wire())
             at += -at & 3 if part.aligned or kind != 1 else 0
         elements.append((Field("FormatType", begin + end, kind), *_name_fields(name, begin + at)))
@@ -387,7 +387,7 @@ def _user(header: headers.UserHeader) -> tuple[Section, int]:
     return Section("UserHeader", 16, fields), at
 
 
-def _message(message: headers.UserMessage, ack: reader.OrderAckBody | headers.FinalAckBody | None) -> list[Section]:
+def _message(message: headers.UserMessage, ack: streams.OrderAckBody | headers.FinalAckBody | None) -> list[Section]:
     user, at = _user(message.user)
     sections = [Section("BaseHeader", 0, _fixed(message.base, 0, BASE)), user]
     if message.transaction is not None:
@@ -413,9 +413,9 @@ def _message(message: headers.UserMessage, ack: reader.OrderAckBody | headers.Fi
     return sections
 
 
-def _ack_body(body: reader.OrderAckBody | headers.FinalAckBody, at: int) -> Section:
+def _ack_body(body: streams.OrderAckBody | headers.FinalAckBody, at: int) -> Section:
     fields = _sequence(at, body)
-    if isinstance(body, reader.OrderAckBody):
+    if isinstance(body, streams.OrderAckBody):
         fields.append(Field("TxPreviousSequenceNumber", at + 12, body.tx_previous_sequence_number))
         return Section("OrderAckBody", at, fields)
     fields += [
@@ -432,7 +432,7 @@ def sections(packet: Packet) -> list[Section]:
         return [Section("PingPacket", 0, _fixed(packet, 0, PING))]
     if isinstance(packet, headers.UserMessage):
         return _message(packet, None)
-    if isinstance(packet, (reader.OrderAck, headers.FinalAck)):
+    if isinstance(packet, (connection.OrderAck, headers.FinalAck)):
         return _message(packet.message, packet.body)
     result = [
         Section("BaseHeader", 0, _fixed(packet.base, 0, BASE)),
@@ -485,7 +485,7 @@ class Decoded(NamedTuple):
 
 
 def trailing_hex(packet: Packet) -> str:
-    if isinstance(packet, (reader.OrderAck, headers.FinalAck)):
+    if isinstance(packet, (connection.OrderAck, headers.FinalAck)):
         packet = packet.message
     return _hex(packet.trailing) if isinstance(packet, headers.UserMessage) else ""
 

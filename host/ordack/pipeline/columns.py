@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from _mqqb import ffi, lib
-from mqqb import compose, core, guid_names, guids
+from mqqb import compose, core, guids, headers
 from mqqb.names import NULL_GUID, QueueName, utf16_decode
 from mqqb.parse import names_end
 
@@ -214,7 +214,7 @@ def _names(packet: bytes) -> tuple[str | None, ...]:
         named = user.admin_queue
         host = (
             named.source_queue_manager
-            if isinstance(named, guid_names.PrivateQueueFormatName)
+            if isinstance(named, headers.PrivateQueueFormatName)
             else (source if selector(core.USER_AQ) == 2 else address)
         )
     return (
