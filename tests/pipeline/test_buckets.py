@@ -128,7 +128,10 @@ def test_a_folder_that_is_replaced_meanwhile_gets_nothing_more(s3: S3, store: Pa
 
 
 def test_an_export_that_a_server_refuses_leaves_messages_in_their_queue(s3: S3, store: Path) -> None:
-    for url, reason in ((FOLDER.replace("plant", "planet"), "there is no bucket planet"), (FOLDER, "refuses this key")):
+    for url, reason in (
+        (FOLDER.replace("plant", "planet"), "the bucket planet"),
+        (FOLDER, "refuses this key"),
+    ):
         s3.before = lambda *_, url=url: "403 Forbidden" if url == FOLDER else None  # type: ignore[misc]
         done = ordack("export", "line1", "--store", store, "--to", url,
                       environment={**ENVIRONMENT, **s3.environment, "COLUMNS": "400"})  # fmt: skip
@@ -205,7 +208,7 @@ def test_what_is_no_folder_of_segments_in_a_bucket_is_told(s3: S3, tmp_path: Pat
     s3.put("notes/x.txt", b"x")
     for name, reason in (
         ("s3a://plant/none", "not there"),
-        ("s3a://planet/none", "there is no bucket planet"),
+        ("s3a://planet/none", "the bucket planet"),
         ("s3a://plant/notes", "is no folder of segments"),
         ("s3a://plant/none-*", "no folder of segments matches"),
     ):
@@ -228,8 +231,8 @@ def test_what_is_no_place_for_a_table_in_a_bucket_is_told(s3: S3, tmp_path: Path
     cases = (
         ("open", FOLDER, "holds files that no ingest has written"),
         ("open", "s3a://plant/file", "holds files that no ingest has written"),
-        ("open", "s3a://planet/table", "there is no bucket planet"),
-        ("read", "s3a://planet/table", "there is no bucket planet"),
+        ("open", "s3a://planet/table", "the bucket planet"),
+        ("read", "s3a://planet/table", "the bucket planet"),
         ("read", "s3a://plant/none", "there is no table of Delta Lake in s3a://plant/none"),
     )
     words = [word for what, name, _ in cases for word in (what, name)]

@@ -140,7 +140,7 @@ def test_files_of_a_folder_and_of_a_pattern_are_one_capture(spark: SparkSession,
 @pytest.mark.parametrize(
     ("path", "options", "message"),
     [
-        ("none.pcap", {}, "there is no file"),
+        ("none.pcap", {}, "No such file"),
         ("*.nothing", {}, "there are no pcap or pcapng files at"),
         ("text", {}, "is neither a pcap nor a pcapng file"),
         ("good", {"columns": "frame,colour"}, "there is no column 'colour'"),

@@ -210,7 +210,8 @@ def test_the_command_says_what_is_wrong_in_words(
         2,
         f"ordack: {folder.parent}/file is a file: name the folder of segments\n",
     )
-    assert fails(str(folder / "x"), *to) == (2, f"ordack: there is no folder {folder}/x: `ordack export` makes it\n")
+    said = f"ordack: there is no folder {folder}/x, which `ordack export` makes: No such file or directory\n"
+    assert fails(str(folder / "x"), *to) == (2, said)
     assert fails(str(folder), *to, "--schema", "t INT NOT NULL")[0] == 2
     assert fails(str(folder), *to, "--bodies", "xml") == (
         2, "ordack: option --bodies is 'xml'; bodies are json or cbor\n")  # fmt: skip

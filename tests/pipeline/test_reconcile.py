@@ -312,7 +312,7 @@ def test_what_cannot_be_reconciled_is_said_in_words(
     write_rows(others, 1, [stored(1)])
     assert compare(spark, capture, Folders([str(others)]), table).messages.where("ours").isEmpty()
     for words, text in (
-        ((f"{tmp_path}/none.pcap", segments, table), "there is no file"),
+        ((f"{tmp_path}/none.pcap", segments, table), "No such file"),
         ((segments, segments, table), "there are no pcap or pcapng files"),
         ((capture, table, table), "is no folder of segments"),
         ((capture, segments, f"{tmp_path}/none"), "there is no table"),

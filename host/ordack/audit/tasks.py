@@ -20,7 +20,7 @@ from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor, start_of
 from ordack.audit.reports import Partial, sender_reports
 from ordack.audit.result import KINDS, Result, StreamReport, Unknown, Violation, count_text
 from ordack.capture import columnar
-from ordack.config.paths import each, is_local, size_of
+from ordack.config.paths import is_local, total_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def run(
         raise CaptureUnusable("there is no capture")
     start = start_of(files)
     if spark is not None:
-        parts = parts or shares(sum(each(size_of, files)), _places(spark))
+        parts = parts or shares(total_size(files), _places(spark))
         if parts > 1:
             from ordack.audit import stages
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from _mqqb import ffi, lib
 
 from ordack.capture import packed
-from ordack.config.paths import LEAST, MOST, RemoteFile, path_of
+from ordack.config.paths import LEAST_BYTES, MOST_BYTES, RemoteFile, path_of
 
 MALFORMED, HOLE, BEGIN, OLDER, END, FOREIGN = (
     lib.MQQB_KIND_MALFORMED, lib.MQQB_KIND_HOLE, lib.MQQB_KIND_BEGIN, lib.MQQB_KIND_OLDER, lib.MQQB_KIND_END,
@@ -51,7 +51,10 @@ class CaptureFile:
         with contextlib.ExitStack() as opened:
             file: BinaryIO = opened.enter_context(path_of(path).open("rb"))
             remote: Any = getattr(file, "raw", None)
-            first = file.read(LEAST)
+            if isinstance(remote, RemoteFile):
+                first = remote.read(LEAST_BYTES)  # no more than the beginning
+            else:
+                first = file.read(LEAST_BYTES)
             self.packed = packed.is_packed(first)
             if isinstance(remote, RemoteFile) and not self.packed:
                 self._part = _Part(remote, first)
@@ -110,7 +113,7 @@ class _Part:
             made.truncate(remote.size)
             self.number = os.dup(made.fileno())
         self.remote = remote
-        self.there, self._step = 0, LEAST
+        self.there, self._step = 0, LEAST_BYTES
         self._put(first)
 
     def __del__(self) -> None:
@@ -129,8 +132,9 @@ class _Part:
     def fetch(self) -> None:
         """The next piece."""
         size = min(self._step, self.remote.size - self.there)
-        self._put(self.remote.read_at(self.there, size))
-        self._step = min(2 * self._step, MOST)
+        self.remote.seek(self.there)
+        self._put(self.remote.read(size))
+        self._step = min(2 * self._step, MOST_BYTES)
 
 
 def error_text(at: int, frame: int, status: int) -> str:

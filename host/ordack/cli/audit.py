@@ -31,7 +31,7 @@ from ordack.cli.common import (
 from ordack.cli.config import read_file
 from ordack.cli.output import write
 from ordack.config.names import PeerNames
-from ordack.config.paths import each, size_of
+from ordack.config.paths import total_size
 from ordack.text import legible
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def audit(
         return
     try:
         files = list(dict.fromkeys(file for path in captures or () for file in find_files(path, complain)))
-        size = sum(each(size_of, files))
+        size = total_size(files)
         alone = master is None and tasks.shares(size, os.cpu_count() or 1) == 1
         with _audit_progress() as show:
             spark = None if no_spark or alone else spark_session(master, "ordack audit", settings)

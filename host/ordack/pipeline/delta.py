@@ -37,7 +37,7 @@ from deltalake import (
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow import fs
 
-from ordack.config.paths import S3, NotLocal, RemoteError, RemoteMissing, RemotePath, open_path, scheme_of, sync
+from ordack.config.paths import S3, NotLocal, RemotePath, path_of, scheme_of, sync
 from ordack.pipeline.folders import Place
 from ordack.pipeline.lake import (
     ATTEMPTS,
@@ -227,17 +227,24 @@ def uri_of(table: str) -> str:
     minute, and does not say it."""
     if scheme_of(table) in S3:
         try:
-            RemotePath(table).require_bucket()
-        except (NotLocal, RemoteMissing) as error:
+            RemotePath(path_of(table).parts[0]).stat()
+        except NotLocal as error:
             raise IngestUnusable(str(error)) from None
-        except RemoteError:
+        except FileNotFoundError as error:
+            raise IngestUnusable(f"cannot use {table}: {error.strerror}") from None
+        except OSError:
             pass  # a key that may not do this may do the rest
     return table if scheme_of(table) else Path(table).absolute().as_uri()
 
 
 def log_of(folder: str) -> tuple[fs.FileSystem, str]:
     """The file system and the folder of the log of the table in this folder or URL. Raises ValueError, OSError."""
-    system, path = open_path(folder) if scheme_of(folder) in ("", *S3) else fs.FileSystem.from_uri(folder)
+    if scheme_of(folder) not in S3:
+        system, path = fs.FileSystem.from_uri(folder if scheme_of(folder) else Path(folder).absolute().as_uri())
+    else:
+        where = path_of(folder)
+        assert isinstance(where, RemotePath)
+        system, path = where.system.fs, where.inside
     return system, f"{path}/_delta_log"
 
 

@@ -29,7 +29,7 @@ from mqqb import guids
 
 from ordack.broker.commits import LOOK_AGAIN_S, Commit, Order, Wanted
 from ordack.client import Client, Queue
-from ordack.config.paths import AnyPath, NotLocal, RemoteError, RemotePath, path_of, sync
+from ordack.config.paths import AnyPath, NotLocal, RemotePath, path_of, sync
 from ordack.pipeline.columns import Columns, parquet
 from ordack.pipeline.segments import (
     MARKER,
@@ -42,7 +42,6 @@ from ordack.pipeline.segments import (
     names,
     parse_name,
     read_marker,
-    refused,
 )
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import NotTaken, StoredMessage
@@ -89,7 +88,7 @@ class Folder:
         self.name = legible(str(self.path))
         with self._errors("open the folder"):
             if isinstance(path, RemotePath):
-                path.require_bucket()
+                RemotePath(path.parts[0]).stat()
             else:
                 with contextlib.suppress(FileExistsError):  # if it is none, iterdir() says so
                     path.mkdir(parents=True)
@@ -99,14 +98,12 @@ class Folder:
     def _errors(self, what: str) -> Iterator[None]:
         try:
             yield
-        except RemoteError as error:
-            raise refused(error) from None
         except OSError as error:
             raise FolderError(f"cannot {what} {self.name}: {error.strerror or error}") from None
 
     def _file(self, name: str) -> AnyPath:
         """As it is now, whatever was listed before."""
-        return RemotePath(f"{self.path}/{name}") if isinstance(self.path, RemotePath) else self.path / name
+        return RemotePath(self.path, name) if isinstance(self.path, RemotePath) else self.path / name
 
     def check_in_place(self, marker: Marker) -> None:
         """Raises FolderError if the folder is not under its name any more: nobody would find what is put there."""
@@ -232,8 +229,10 @@ class Exporter:
                 path = path_of(os.fspath(folder)).absolute()
                 if not path.exists():
                     self._check_replacement(legible(str(path)))
-            except (NotLocal, RemoteError) as error:
+            except NotLocal as error:
                 raise FolderError(str(error)) from None
+            except OSError as error:
+                raise FolderError(f"cannot open the folder {error.filename}: {error.strerror}") from None
             self._folder = Folder(path)
             self._guid = guids.guid_text(self._store.guid)
             self._marker = self._claim()

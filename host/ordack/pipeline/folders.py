@@ -11,10 +11,11 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from ordack.config.names import BadName, local_queue
-from ordack.config.paths import AnyPath, NotLocal, RemoteError, RemotePath, is_pattern, is_same, matching, path_of
+from ordack.config.paths import AnyPath, NotLocal, is_pattern, matching, path_of
 from ordack.pipeline import segments
 from ordack.pipeline.segments import MARKER, SUFFIX, ExportedSegment, FolderError, FolderMissing, Marker, OptionError
 from ordack.text import first_of
@@ -74,14 +75,14 @@ class Folders:
         """The folders that are there. What else a pattern matches is passed over."""
         try:
             found = dict(self._look())
-        except RemoteError as error:
-            raise segments.refused(error) from None
+        except OSError as error:
+            raise FolderMissing(f"cannot read {error.filename}: {error.strerror}") from None
         if not found:
             raise FolderMissing(f"no folder of segments matches {self}: `ordack export` makes them")
         paths: dict[str, AnyPath] = {}
         for path, marker in found.items():
             other = paths.setdefault(marker.folder, path)
-            if other != path and not is_same(other, path):
+            if other != path and not (isinstance(other, Path) and isinstance(path, Path) and other.samefile(path)):
                 raise FolderError(f"{path} is a copy of {other}, whose messages it holds, too: name one of them")
         return {path: marker for path, marker in found.items() if paths[marker.folder] == path}
 
@@ -216,10 +217,10 @@ def _gap(found: Sequence[FoundSegment], read: Serials) -> tuple[FoundSegment, in
 def _marker(folder: AnyPath) -> Marker:
     if folder.is_file():
         raise FolderError(f"{folder} is a file: name the folder of segments")
-    if not folder.is_dir():
-        if isinstance(folder, RemotePath):
-            raise folder.missing()
-        raise FolderMissing(f"there is no folder {folder}: `ordack export` makes it")
+    try:
+        folder.stat()
+    except OSError as error:
+        raise FolderMissing(f"there is no folder {folder}, which `ordack export` makes: {error.strerror}") from None
     marker = segments.read_marker(folder)
     if marker is None:
         raise FolderMissing(f"{folder} is no folder of segments: it has no {MARKER}, which `ordack export` writes")
@@ -247,8 +248,6 @@ def _size(one: FoundSegment) -> int:
         return one.segment.path.stat().st_size
     except FileNotFoundError:
         raise missing(one.segment.folder, one.segment.queue, one.serial, one.segment.name) from None
-    except RemoteError as error:
-        raise segments.refused(error) from None
     except OSError as error:
         raise FolderError(f"cannot read the segment {one.segment.path}: {error.strerror}") from None
 

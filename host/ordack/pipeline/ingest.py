@@ -46,7 +46,6 @@ from ordack.pipeline.lake import (
 from ordack.pipeline.segments import (
     MESSAGE_KEY,
     QUEUE_MANAGER,
-    FolderBusy,
     FolderError,
     FolderMissing,
     OptionError,
@@ -373,7 +372,7 @@ class Load:
         """As `batch`. What is not there may come back: a file system that is not mounted, or a server."""
         try:
             behind = self.batch(None)
-        except (FolderMissing, FolderBusy, IngestMissing) as error:
+        except (FolderMissing, IngestMissing) as error:
             if str(error) != self._missing:
                 self._missing = str(error)
                 self.warn(f"{error}. Until it is there again, nothing is loaded")

@@ -187,7 +187,7 @@ def foreign(table: str, how: str) -> str:
 
 def check_empty(table: str) -> None:
     """Raises IngestUnusable if the folder, here or in a bucket of S3, holds files: none but hidden ones may be in the
-    place of a new table, for upkeep deletes what belongs to none. Raises RemoteError."""
+    place of a new table, for upkeep deletes what belongs to none. Raises OSError."""
     if scheme_of(table) not in ("", *S3):
         return
     folder = path_of(table)

@@ -30,9 +30,9 @@ Columns are named as in the protocol's specification; those that a packet does n
 from __future__ import annotations
 
 import gc
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,7 @@ from pyspark.sql.types import (
 from ordack.capture import columnar, reading
 from ordack.capture.columnar import Decoder, PacketColumns, Words
 from ordack.capture.packed import SUFFIXES
-from ordack.config.paths import AnyPath, NotLocal, RemoteError, each, is_pattern, matching, path_of, size_of
+from ordack.config.paths import AnyPath, NotLocal, each, is_pattern, matching, path_of, total_size
 from ordack.pipeline.segments import OptionError
 from ordack.text import first_of, legible
 
@@ -407,12 +407,8 @@ class Part(InputPartition):  # type: ignore[misc, unused-ignore]
 def _is_capture(path: str) -> bool:
     try:
         return columnar.is_capture(path)
-    except RemoteError as error:
-        raise OptionError(str(error)) from None
     except OSError as error:
-        raise OptionError(
-            f"cannot read the capture {path}: {error.strerror}; make it readable, or leave it out"
-        ) from None
+        raise OptionError(f"cannot read the capture {path}: {error.strerror}; mend that, or leave it out") from None
 
 
 def find_files(path: str, tell: Callable[[str], None] = lambda _: None) -> list[str]:
@@ -423,8 +419,10 @@ def find_files(path: str, tell: Callable[[str], None] = lambda _: None) -> list[
     try:
         where = path_of(path)
         found = _in_folder(where, tell) if where.is_dir() else _like(path, where)
-    except (NotLocal, RemoteError) as error:
+    except NotLocal as error:
         raise OptionError(str(error)) from None
+    except OSError as error:
+        raise OptionError(f"cannot read {error.filename}: {error.strerror}") from None
     if not found:
         raise OptionError(f"there are no pcap or pcapng files at {path}")
     return [str(path_of(file).absolute()) for file in found]  # workers may have another current folder
@@ -452,8 +450,8 @@ def _in_folder(folder: AnyPath, tell: Callable[[str], None]) -> list[str]:
 def _like(path: str, where: AnyPath) -> list[str]:
     found = matching(path) if is_pattern(path) else [where]
     for file in found:
-        if not file.is_file():
-            raise OptionError(f"there is no file {file}" if isinstance(file, Path) else str(file.missing()))
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise OptionError(f"{file} is no file: name captures")
     names = [str(file) for file in found]
     for name, is_one in zip(names, each(_is_capture, names), strict=True):
         if not is_one:
@@ -478,7 +476,7 @@ def _partitions(options: Mapping[str, str], paths: Sequence[str]) -> int:
     """By the data: whoever plans does not know how many tasks run at once, which may be on other machines."""
     text = options.get("partitions")
     if text is None:
-        return max(1, min(PARTS_MAX, sum(each(size_of, paths)) // PART_BYTES))
+        return max(1, min(PARTS_MAX, total_size(paths) // PART_BYTES))
     if not text.isdecimal() or int(text) < 1:
         raise OptionError(f"option partitions is {text!r}; it is a number from 1")
     return int(text)

@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ordack.config.paths import AnyPath, RemoteBusy, RemoteError, RemotePath, path_of
+from ordack.config.paths import AnyPath, RemotePath, path_of
 
 MARKER = "_ordack.json"  # Spark and Hadoop pass over names with _ or . in front
 MARKER_VERSION = 1
@@ -109,17 +109,8 @@ class FolderMissing(FolderError):
     """The folder is not there, or cannot be read: its file system may not be mounted, and come back."""
 
 
-class FolderBusy(FolderError):
-    """The server that has the folder does not answer as it should: another time it may."""
-
-
 class OptionError(Exception):
     """An option, or a name that is given, cannot be used; the text names it and says what to do."""
-
-
-def refused(error: RemoteError) -> FolderError:
-    """What to say of a folder whose server refuses."""
-    return (FolderBusy if isinstance(error, RemoteBusy) else FolderError)(str(error))
 
 
 class ExportedSegment(NamedTuple):
@@ -209,8 +200,6 @@ def names(folder: AnyPath) -> list[str]:
             return [entry.name for entry in folder.iterdir()]
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries]
-    except RemoteError as error:
-        raise refused(error) from None
     except OSError as error:
         raise FolderMissing(f"cannot read the folder {folder}: {error.strerror}") from None
 
@@ -225,14 +214,13 @@ def read_marker(folder: AnyPath) -> Marker | None:
     """Whose folder it is; None if it has no marker, or if there is no such folder. Raises FolderError."""
     path = folder / MARKER
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = json.load(file)
         if content["version"] != MARKER_VERSION:
             raise FolderError(f"{path} is of version {content['version']}; this ordack reads version {MARKER_VERSION}")
         return Marker(str(content["queue_manager"]), str(content["folder"]))
     except FileNotFoundError:
         return None
-    except RemoteError as error:
-        raise refused(error) from None
     except OSError as error:
         raise FolderMissing(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
@@ -254,8 +242,6 @@ def read_segment(path: AnyPath) -> pa.Table:
         rows = file.read(use_threads=False)
     except FileNotFoundError:
         raise
-    except RemoteError as error:
-        raise refused(error) from None
     except (OSError, pa.ArrowException, ValueError) as error:  # pyarrow raises each of them
         if isinstance(error, OSError) and error.errno:
             raise FolderError(f"cannot read the segment {path}: {error.strerror}") from None
