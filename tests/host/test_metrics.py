@@ -178,7 +178,7 @@ def test_labels_are_bounded_and_their_sums_true(tmp_path: Path) -> None:
                 store._database.all(
                     "INSERT INTO queues (name, transactional, kind, messages, bytes) VALUES (?, 1, 0, 3, 30)", (name,)
                 )
-        text, media_type = Metrics(Manager(store, 0)).text(store)
+        text, media_type = Metrics(Manager(store, 0), lambda _store: []).text(store)
         found = samples_of(text.decode())
     assert media_type.startswith("text/plain")
     messages = {label: value for (name, label), value in found.items() if name == "ordack_queue_messages"}
@@ -231,7 +231,7 @@ def test_a_defect_is_told_and_answered(tmp_path: Path, monkeypatch: pytest.Monke
         watching.start()
         port = int(watching.address.rpartition(":")[2])
         assert get(port, "/status") == (500, "a defect of ordack, see its log\n")
-        assert get(port, "/metrics")[0] == 200
+        assert get(port, "/")[0] == 200
         watching.close()
     assert len(told) == 1
     assert "KeyError: 'x'" in told[0]

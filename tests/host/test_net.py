@@ -10,6 +10,7 @@ import socket
 import struct
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from mqqb.connection import OPEN
@@ -130,8 +131,8 @@ async def test_a_ping_port_that_is_taken_is_told_and_stops_nothing(tmp_path: Pat
 async def test_pings_that_go_round_between_two_queue_managers_are_not_all_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 3600.0)
-    monkeypatch.setattr(ping, "PINGS_PER_POLL", 3)
+    monkeypatch.setattr(ping, "ANSWERS_S", 3600.0)
+    monkeypatch.setattr(ping, "ANSWERS_MAX", 3)
     port = ping_port()
     async with serving(tmp_path, Config(answer_pings=True, ping_port=port)):
         with udp() as asker:
@@ -322,7 +323,7 @@ def test_a_flood_of_connections_leaves_time_for_those_that_are_there() -> None:
         with contextlib.ExitStack() as stack:
             for _ in range(200):
                 stack.enter_context(socket.create_connection(listeners.places[0], DEADLINE_S))
-            await listeners.start(lambda _listener: Taken())
+            await listeners.start(mock.Mock(protocol=lambda _listener: Taken()))
             async with asyncio.timeout(DEADLINE_S):
                 while sum(turns) < 200:
                     turns.append(0)

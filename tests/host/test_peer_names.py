@@ -76,7 +76,7 @@ def test_boards_behind_one_address_are_counted_by_their_names(tmp_path: Path) ->
     exchange(world)
     for second in (0, 5):
         host.manager.poll(world.now + 1000 * second, world.wall + second)
-    shown = Metrics(host.manager).text(host.store)[0].decode()
+    shown = Metrics(host.manager, lambda _store: []).text(host.store)[0].decode()
     assert 'ordack_peer_received_total{peer="press 1"} 1.0' in shown
     assert 'ordack_peer_received_total{peer="press 2"} 2.0' in shown
     assert 'ordack_peer_received_total{peer="10.0.0.9"} 3.0' in shown
@@ -85,7 +85,7 @@ def test_boards_behind_one_address_are_counted_by_their_names(tmp_path: Path) ->
         assert f'ordack_peer_in_flight{{peer="{peer}"}}' in shown
     for wire in list(world.wires):
         wire.cut()
-    shown = Metrics(host.manager).text(host.store)[0].decode()
+    shown = Metrics(host.manager, lambda _store: []).text(host.store)[0].decode()
     for peer in ("press 1", "press 2", "10.0.0.9"):
         assert f'ordack_peer_sessions{{peer="{peer}"}} 0.0' in shown
     host.store.close()
@@ -143,5 +143,5 @@ def test_the_metrics_have_the_name_of_the_destination(tmp_path: Path) -> None:
         store.lock_manager()
         manager = Manager(store, 0, Config(names={TEXT[1:-1].lower(): "press 7"}))
         manager.poll(5000, int(time.time()) + 5)
-        shown = Metrics(manager).text(store)[0].decode().replace("\\\\", "\\")
+        shown = Metrics(manager, lambda _store: []).text(store)[0].decode().replace("\\\\", "\\")
         assert f'ordack_outgoing_messages{{destination="{board.lower()} (press 7)"}} 1.0' in shown

@@ -54,10 +54,6 @@ WAIT_S = 10.0  # a question for messages that are to come is asked again after t
 RECEIVE_BYTES = 96 << 10  # at once: for more, malloc asks the kernel for pages each time
 PAUSES_S = 0.02, 0.5  # between two attempts to connect: the first one, and the longest
 ATTEMPTS = 5  # to have something done, with as many connections
-# A connection of which the other end, or the way there, is gone without a word ends after a minute.
-KEEP_ALIVE = {
-    "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000, "TCP_NODELAY": 1,
-}  # fmt: skip
 ENDED = "it ends the connection before it answers"
 
 Result = TypeVar("Result")
@@ -251,7 +247,7 @@ class Address:
         except OSError as error:
             raise self.unreachable(error) from None
         try:
-            keep_alive(connected)
+            service.keep_alive(connected)
             if self._tls:
                 connected.settimeout(HELLO_S)
                 connected = self._tls.wrap_socket(connected, server_hostname=self._where[0])
@@ -303,14 +299,6 @@ def address_of(place: object, tls: TlsFiles | None) -> Address | None:
     if scheme == TCP_SCHEME and tls:
         raise ValueError(f"{place} speaks no TLS: write {TLS_SCHEME}, or leave the certificates out")
     return Address(host, port, tls)
-
-
-def keep_alive(connected: socket.socket) -> None:
-    """Have the kernel find out that the other end is gone."""
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEP_ALIVE.items():
-        if hasattr(socket, name):
-            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 # ---- the conversation

@@ -43,6 +43,10 @@ from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import StoredMessage
 
 VERSION = 4
+# Options of a TCP socket: a connection whose other end, or the way there, is gone ends after a minute.
+KEEP_ALIVE = {
+    "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000, "TCP_NODELAY": 1,
+}  # fmt: skip
 SOCKET = "serve.sock"
 HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
 EMPTY = "empty"
@@ -340,3 +344,11 @@ def connect(folder: Path) -> socket.socket | None:
         connection.close()
         return None
     return connection
+
+
+def keep_alive(connected: socket.socket) -> None:
+    """Have the kernel find out that the other end is gone."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

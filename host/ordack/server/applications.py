@@ -15,19 +15,21 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ordack.api.reads import Here, Turn
-from ordack.api.remote import keep_alive
 from ordack.broker import service
 from ordack.broker.applications import Application, PutBack, Question, Take
 from ordack.broker.commits import AS_CONFIGURED, Commit, Current, Emptying, Request, Wanted
-from ordack.broker.manager import Manager
 from ordack.broker.serve_log import ERROR
-from ordack.config.tls import Tls, name_in, words
-from ordack.server.listener import Listener, Listeners, TlsHandshake
+from ordack.config.tls import name_in
 from ordack.store import StoreBusy, StoreError
 from ordack.store.look import StoreBeside, StoreReader
+
+if TYPE_CHECKING:
+    from ordack.broker.manager import Manager
+    from ordack.config.tls import Tls
+    from ordack.server.listener import Listener, Listeners
 
 APPLICATIONS_MAX = 256  # at a time: each may have a frame of service.FRAME_MAX on the way; and
 SHARE_OF_FILES = 8  # of the files that this process may have, one in so many
@@ -64,7 +66,7 @@ class Door:
         self._asked: list[Question] = []
         self._of: dict[Application, Connection] = {}
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._handshakes = 0  # of TLS
 
     async def open(self) -> None:
         """Take connections from now on; none of this machine if there can be no socket."""
@@ -78,7 +80,7 @@ class Door:
         else:
             make = asyncio.get_running_loop().create_unix_server
             self._server = await make(lambda: Connection(self, None), sock=listener)
-        await self._listeners.start(self._protocol)
+        await self._listeners.start(self, self._tls)
 
     async def close(self) -> None:
         """Take no connections any more, and end those that there are."""
@@ -86,49 +88,32 @@ class Door:
         if self._server:
             (self.manager.store.folder / service.SOCKET).unlink(missing_ok=True)
             self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in list(self.connections):
             connection.transport.close()
         self.reading.close()
 
     # ---- connections
 
-    def _protocol(self, listener: Listener) -> asyncio.Protocol:
-        if listener.tls:
-            return TlsHandshake(lambda handshake, transport: self._begin_tls(handshake, transport, listener))
+    def protocol(self, listener: Listener) -> asyncio.Protocol:
         return Connection(self, listener)
 
-    def _begin_tls(self, handshake: TlsHandshake, transport: asyncio.Transport, listener: Listener) -> None:
-        peer = transport.get_extra_info("peername")
-        if peer and not listener.admits(peer[0]):
-            self.tell(peer[0], f"it is not in the allow-list of {listener}")
-        elif peer and not self.has_room(listener):
-            self.tell(peer[0], "too many are connected")
-        elif peer:
-            task = asyncio.get_running_loop().create_task(self._secure(handshake, transport, listener, peer[0]))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
-        transport.abort()
+    def expect(self, address: str, listener: Listener) -> bool:
+        if not self.has_room(listener):
+            self.tell(address, "too many are connected")
+            return False
+        self._handshakes += 1
+        return True
 
-    async def _secure(
-        self, handshake: TlsHandshake, transport: asyncio.Transport, listener: Listener, address: str
-    ) -> None:
-        assert self._tls
-        try:
-            secured = await handshake.secure(transport, self._tls.renewed().server)
-        except OSError as error:
-            self.tell(address, words(error))
-            transport.abort()
-            return
-        handshake.hand_over(secured, Connection(self, listener))
+    def expected(self, _address: str) -> None:
+        self._handshakes -= 1
+
+    def shut_out(self, address: str, why: str, _kind: str) -> None:
+        self.tell(address, why)
 
     def has_room(self, listener: Listener | None) -> bool:
         """May one more connect this way, if only to hear that it is one too many?"""
         there = sum((one.listener is None) is (listener is None) for one in self.connections)
-        return there + len(self._tasks) < self.most + REFUSED_MAX
+        return there + self._handshakes < self.most + REFUSED_MAX
 
     def tell(self, address: str, why: str) -> None:
         """Tell the operator of an application that is shut out, or has broken a rule. address: "" for this machine."""
@@ -226,7 +211,7 @@ class Connection(asyncio.Protocol):
                 return
             connected: socket.socket = transport.get_extra_info("socket")
             with contextlib.suppress(OSError):  # it has gone
-                keep_alive(connected)
+                service.keep_alive(connected)
             self._within(HELLO_S, "it has not said who it is in time")
         self._door.connections.add(self)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mqqb import guids
 
 from ordack.broker import status
-from ordack.broker.manager import Manager
 from ordack.broker.status import is_full, is_kept, refused_text
 from ordack.config.names import PeerNames
 from ordack.store import Store, StoreError, StoreFull
 from ordack.store.schema import PRIVATE
 from ordack.text import counted
+
+if TYPE_CHECKING:
+    from ordack.broker.manager import Manager
 
 ROWS_MAX = 200  # of each kind
 PROBLEMS_MAX = 50

@@ -6,11 +6,16 @@ import asyncio
 import functools
 import resource
 import socket
-import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from ordack.config.config import LOOPBACK, Networks, certificate_refusal, format_address
 from ordack.config.names import is_own_address
+from ordack.config.tls import words
+from ordack.store import ALLOW_LIST, TLS
+
+if TYPE_CHECKING:
+    from ordack.config.tls import Tls
 
 BACKLOG = 1000  # connections that wait in the kernel, as of boards that all come back at once
 TAKEN_AT_ONCE = 4  # connections, before the others are looked at: a flood of them leaves time for those that are there
@@ -88,6 +93,7 @@ class Listeners:
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = list(listeners)
+        self._handshakes: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[Listener]:
         return iter(self._listeners)
@@ -103,8 +109,15 @@ class Listeners:
         """Address and port of each."""
         return tuple(listener.place for listener in self)
 
-    async def start(self, make: Callable[[Listener], asyncio.BaseProtocol]) -> None:
-        """Take connections from now on; make: the protocol of each, by the listener that it has come on."""
+    async def start(self, acceptor: Acceptor, tls: Tls | None = None) -> None:
+        """Take connections from now on. tls: for listeners with TLS."""
+
+        def make(listener: Listener) -> asyncio.Protocol:
+            if listener.tls:
+                assert tls
+                return TlsHandshake(listener, acceptor, tls, self._handshakes)
+            return acceptor.protocol(listener)
+
         loop = asyncio.get_running_loop()
         for listener in self:
             listener.server = await loop.create_server(
@@ -113,28 +126,56 @@ class Listeners:
             listener.socket.listen(BACKLOG)  # asyncio has set that to TAKEN_AT_ONCE
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Take no more connections, and end handshakes."""
         for listener in self:
             listener.close()
+        for task in self._handshakes:
+            task.cancel()
 
 
 HANDSHAKE_TIMEOUT_S = 10.0
 SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read, and its goodbye
 
 
-class TlsHandshake(asyncio.Protocol):
-    """A connection that has come to a listener with TLS, until that is agreed on. begun: is called when it is there,
-    and calls `secure`, or ends it."""
+class Acceptor(Protocol):
+    """Takes the connections of listeners."""
 
-    def __init__(self, begun: Callable[[TlsHandshake, asyncio.Transport], None]) -> None:
-        self._begun = begun
+    def protocol(self, listener: Listener) -> asyncio.Protocol:
+        """The protocol of a connection to this listener."""
+
+    def expect(self, address: str, listener: Listener) -> bool:
+        """May a peer at this IP address begin a TLS handshake? `expected` follows if it may."""
+
+    def expected(self, address: str) -> None:
+        """The handshake has ended."""
+
+    def shut_out(self, address: str, why: str, kind: str) -> None:
+        """A peer at this IP address was disconnected. kind: ALLOW_LIST or TLS."""
+
+
+class TlsHandshake(asyncio.Protocol):
+    """A connection to a listener with TLS until the handshake ends; then the acceptor's protocol takes over."""
+
+    def __init__(self, listener: Listener, acceptor: Acceptor, tls: Tls, tasks: set[asyncio.Task[None]]) -> None:
+        self._listener = listener
+        self._acceptor = acceptor
+        self._tls = tls
+        self._tasks = tasks
         self._early = bytearray()  # what the peer has sent right behind its last word of the handshake
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()  # what comes is not for this protocol
-        self._begun(self, transport)
+        transport.pause_reading()  # what comes is for TLS
+        peer = transport.get_extra_info("peername")  # None: the peer has gone already
+        if peer and not self._listener.admits(peer[0]):
+            self._acceptor.shut_out(peer[0], f"it is not in the allow-list of {self._listener}", ALLOW_LIST)
+        elif peer and self._acceptor.expect(peer[0], self._listener):
+            task = asyncio.get_running_loop().create_task(self._secure(transport, peer[0]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._early += data
@@ -142,24 +183,27 @@ class TlsHandshake(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._is_lost = True
 
-    async def secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> asyncio.Transport:
-        """Agree on TLS; the transport that speaks it. Raises what `words` has words for."""
-        secured = await asyncio.get_running_loop().start_tls(
-            transport,
-            self,
-            context,
-            server_side=True,
-            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-            ssl_shutdown_timeout=SHUT_TIMEOUT_S,
-        )
-        if secured is None or self._is_lost:
-            raise ConnectionResetError
-        return secured
-
-    def hand_over(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
-        """Let this protocol go on with what `secure` has given."""
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
+    async def _secure(self, transport: asyncio.Transport, address: str) -> None:
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport,
+                self,
+                self._tls.renewed().server,
+                server_side=True,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+                ssl_shutdown_timeout=SHUT_TIMEOUT_S,
+            )
+            if secured is None or self._is_lost:
+                raise ConnectionResetError
+        except OSError as error:
+            self._acceptor.shut_out(address, words(error), TLS)
+            transport.abort()
+            return
+        finally:
+            self._acceptor.expected(address)
+        protocol = self._acceptor.protocol(self._listener)
+        secured.set_protocol(protocol)
+        protocol.connection_made(secured)
         if self._early:
             protocol.data_received(bytes(self._early))
 

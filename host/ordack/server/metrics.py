@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -16,14 +17,15 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ordack.broker.manager import Manager
 from ordack.broker.status import incoming
 from ordack.config import classes
 from ordack.config.names import PeerNames
-from ordack.server.health import glance
 from ordack.store import OTHER, PEERS_MAX, Store
 from ordack.store.disk import Spread
 from ordack.text import printable
+
+if TYPE_CHECKING:
+    from ordack.broker.manager import Manager
 
 NAMED_MAX = PEERS_MAX
 LABEL_MAX = 120  # signs of a label
@@ -48,10 +50,11 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, value: float | Numb
 
 
 class Metrics:
-    """Collects the metrics of one queue manager. Not for use by several threads at once."""
+    """Collects the metrics of one queue manager, for one thread at a time. problems: those of `/healthz`."""
 
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: Manager, problems: Callable[[Store], list[str]]) -> None:
         self._manager = manager
+        self._problems = problems
         self._process = ProcessCollector(registry=None)
 
     def text(self, store: Store) -> tuple[bytes, str]:
@@ -67,7 +70,7 @@ class Metrics:
     def _of_store(self, store: Store) -> Iterator[Metric]:
         work, counters = self._manager.store.work, self._manager.links.counters
         applications = self._manager.applications
-        healthy = not glance(self._manager, store)["problems"]
+        healthy = not self._problems(store)
         room = max(store.room(self._manager.config.quota).bytes, 0)
         yield _gauge("ordack_healthy", "1 if /healthz answers with status 200, else 0", healthy)
         text = "Time that the disk took to make a transaction durable"

@@ -21,11 +21,10 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import h11
 
-from ordack.broker.manager import Manager
 from ordack.config.config import format_address
 from ordack.config.config_file import is_loopback
 from ordack.config.names import is_own_address
@@ -34,6 +33,9 @@ from ordack.server.health import SAMPLE_S, Overview
 from ordack.server.metrics import Metrics
 from ordack.store import StoreError
 from ordack.store.look import StoreBeside, StoreReader
+
+if TYPE_CHECKING:
+    from ordack.broker.manager import Manager
 
 CONNECTIONS_MAX = 16  # one too many ends the one that has come least far
 FILES = CONNECTIONS_MAX + 24  # that all of this may have open: four stores, two loops' own, the listener, a connection
@@ -262,7 +264,7 @@ class Monitor:
         self._manager = manager
         self._listener = listener
         self._tell = tell
-        metrics = Metrics(manager)
+        metrics = Metrics(manager, lambda store: health.glance(manager, store)["problems"])
         self._overview = overview = Overview(manager)
         make: dict[bytes, Callable[[StoreBeside], HttpAnswer]] = {
             b"/metrics": lambda store: HttpAnswer(200, *metrics.text(store)),

@@ -21,7 +21,6 @@ from mqqb.line import ENDED, OPENED, PAYLOAD_MAX, Line
 
 from ordack.broker import serve_log
 from ordack.config.config import SERIAL_PORT, SerialSettings
-from ordack.server.connect import CONNECTED, DISCONNECTED, WAITING
 from ordack.store import StoreError
 
 RETRY_S = 1.0  # between attempts to open a port that is gone
@@ -150,7 +149,7 @@ class SerialPort:
         connection. resent, damaged: frames that this end has sent again, and what came that was no frame, since `serve`
         began.
         """
-        state = DISCONNECTED if self._device is None else CONNECTED if self._transport else WAITING
+        state = "Disconnected" if self._device is None else "Connected" if self._transport else "Waiting"
         return {
             "host": self.settings.name,
             "port": SERIAL_PORT,

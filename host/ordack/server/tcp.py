@@ -20,12 +20,10 @@ import time
 import traceback
 from array import array
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mqqb.connection import OPEN, WAITING_CPR_MSG
 
-from ordack.broker.links import Hop, PeerLink
-from ordack.broker.manager import Manager
 from ordack.config.config import CONNECT_TIMEOUT_S, SERIAL_PORT, SerialSettings
 from ordack.config.tls import Tls, name_in, words
 from ordack.server.applications import LOOKING_FILES, Door
@@ -35,13 +33,16 @@ from ordack.server.listener import (
     SHUT_TIMEOUT_S,
     Listener,
     Listeners,
-    TlsHandshake,
     sessions_for_files,
 )
-from ordack.server.ping import PingSockets
+from ordack.server.ping import Pings
 from ordack.server.record import RecordedConnection, Recorder
 from ordack.server.serial import SerialPort
-from ordack.store import TLS, StoreError
+from ordack.store import StoreError
+
+if TYPE_CHECKING:
+    from ordack.broker.links import Hop, PeerLink
+    from ordack.broker.manager import Manager
 
 POLL_INTERVAL_S = 0.05  # for timers
 HOPS_REST = 100  # times as long as it took to look at all outgoing queues is it until that is done again
@@ -183,7 +184,9 @@ class _Net:
         self._under_way: set[Hop] = set()  # a step towards these may be due soon
         self._hops_due = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pings = PingSockets(manager, listeners, now, self._ponged)
+        self._pings = Pings(
+            manager.store.guid, manager.config.ping_port, self._refuses, manager.operator.tell, self._ponged
+        )
         self._order_acks: asyncio.TimerHandle | None = None  # sends them when they are due
         manager.links.counters.turned = self._loop.time()
 
@@ -311,7 +314,6 @@ class _Net:
             port.tick()
 
     def _poll_connectors(self) -> None:
-        self._pings.tick()
         if (began := self._loop.time()) >= self._hops_due:
             self._wanted = self.manager.wanted_hops()
             self._hops_due = began + HOPS_REST * (self._loop.time() - began)
@@ -354,6 +356,11 @@ class _Net:
         elif step:
             do = self._resolve if step is Step.RESOLVE else self._connect
             self._run(do(hop, connector), f"a connection to {connector.address}")
+
+    def _refuses(self, address: str) -> bool | None:
+        if any(listener.admits(address) for listener in self.listeners):
+            return self.manager.links.would_refuse(address)
+        return None
 
     def _ponged(self, hop: Hop, refused: bool | None) -> None:
         """The ping of this hop's address was answered; None: it was not."""
@@ -421,33 +428,16 @@ class _Net:
     # ---- connections that come
 
     def protocol(self, listener: Listener) -> asyncio.Protocol:
-        """What takes a connection that has come to this listener."""
-        if listener.tls:
-            return TlsHandshake(lambda handshake, transport: self._begin_tls(handshake, transport, listener))
         return _TcpConnection(self, None, listener)
 
-    def _begin_tls(self, handshake: TlsHandshake, transport: asyncio.Transport, listener: Listener) -> None:
-        peer, links = transport.get_extra_info("peername"), self.manager.links
-        if peer and not listener.admits(peer[0]):
-            links.not_admitted(peer[0], now(), f"it is not in the allow-list of {listener}")
-        elif peer and links.expect(peer[0], now()):
-            self._run(self._secure(handshake, transport, listener, peer[0]), f"TLS with {peer[0]}")
-            return
-        transport.abort()
+    def expect(self, address: str, _listener: Listener) -> bool:
+        return self.manager.links.expect(address, now())
 
-    async def _secure(
-        self, handshake: TlsHandshake, transport: asyncio.Transport, listener: Listener, address: str
-    ) -> None:
-        assert self.tls
-        try:
-            secured = await handshake.secure(transport, self.tls.renewed().server)
-        except OSError as error:
-            self.manager.links.not_admitted(address, now(), words(error), TLS)
-            transport.abort()
-            return
-        finally:
-            self.manager.links.expected(address)
-        handshake.hand_over(secured, _TcpConnection(self, None, listener))
+    def expected(self, address: str) -> None:
+        self.manager.links.expected(address)
+
+    def shut_out(self, address: str, why: str, kind: str) -> None:
+        self.manager.links.not_admitted(address, now(), why, kind)
 
     async def open(self, serial: Iterable[tuple[SerialSettings, object]]) -> None:
         """Take what comes otherwise than over listening sockets: pings to their addresses, serial lines, and what
@@ -539,7 +529,7 @@ async def serve(
     manager.connections = net.report
     previous = loop.get_exception_handler()
     loop.set_exception_handler(fail)
-    await listeners.start(net.protocol)
+    await listeners.start(net, tls)
     poll: asyncio.Task[object] = loop.create_task(net.poll())
     stopped: asyncio.Task[object] = loop.create_task(stop.wait())
     waits: set[asyncio.Future[object]] = {failed, poll, stopped}
