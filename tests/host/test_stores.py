@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import apsw
 import pytest
 from ordack.client import Client, Letter
+from ordack.store.backup import SEAL, SEAL_BYTES
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack
@@ -204,38 +206,14 @@ def test_a_restore_is_only_into_an_empty_folder_and_says_what_to_do(store: Path,
         serve.stop()
 
 
-def _newer(path: Path) -> None:
+def _sealed(path: Path, sql: str) -> None:
+    """The statement changes the database of a backup, whose checksum is right again."""
+    os.truncate(path, path.stat().st_size - SEAL_BYTES)
     database = apsw.Connection(str(path))
-    database.pragma("user_version", FORMAT_VERSION + 1)
-    database.close()
-
-
-def _of_another(path: Path) -> None:
-    path.unlink()
-    database = apsw.Connection(str(path))
-    database.execute("CREATE TABLE settings (name, value)")
-    database.close()
-
-
-def _half(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def _nonsense(path: Path) -> None:
-    path.write_bytes(b"nonsense" * 1000)
-
-
-def _overwritten(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.seek(20 * 4096)
-        file.write(bytes(range(256)) * 16 * 4)
-
-
-def _miscounted(path: Path) -> None:
-    database = apsw.Connection(str(path))
-    database.execute("UPDATE queues SET messages = 7 WHERE name = 'large'")
+    database.execute(sql)
     database.pragma("journal_mode", "delete")
     database.close()
+    path.write_bytes(path.read_bytes() + SEAL + hashlib.sha256(path.read_bytes()).digest())
 
 
 def _one_bit(path: Path, at: int) -> None:
@@ -252,22 +230,19 @@ def _folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
-        (_newer, "use a newer one"),
-        (_of_another, "is a database of another program"),
-        (_half, "is damaged"),
-        (_nonsense, "is damaged, or no store at all"),
-        (_overwritten, "is damaged, and nothing was restored"),
-        (_miscounted, "large: 100 messages are there, 7 are counted"),
+        (lambda path: _sealed(path, f"PRAGMA user_version = {FORMAT_VERSION + 1}"), "use a newer one"),
+        (lambda path: _sealed(path, "PRAGMA application_id = 1"), "is a database of another program"),
         (
-            lambda path: _one_bit(path, path.read_bytes().find(bytes(5000))),
-            "it is not as `ordack backup` has written it",
-        ),  # of a body
-        (lambda path: _one_bit(path, -1), "it is not as `ordack backup` has written it"),
-        (lambda path: _one_bit(path, -48), "it is not complete"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "it is not complete"),
-        (_folder, "is no file: name the file that `ordack backup` has made"),
+            lambda path: _sealed(path, "UPDATE queues SET messages = 7 WHERE name = 'large'"),
+            "large: 100 messages are there, 7 are counted",
+        ),
+        (lambda path: os.truncate(path, path.stat().st_size // 2), "is no whole backup"),
+        (lambda path: _one_bit(path, path.read_bytes().find(bytes(5000))), "it is not as `ordack backup` wrote it"),
+        (lambda path: _one_bit(path, -1), "it is not as `ordack backup` wrote it"),
+        (lambda path: _one_bit(path, -48), "is no whole backup"),
+        (lambda path: path.write_bytes(b""), "is no whole backup"),
+        (_folder, "Is a directory"),
         (Path.unlink, "No such file"),
-        (lambda path: path.write_bytes(b""), "is empty, and no store"),
     ],
 )
 def test_what_is_no_whole_backup_is_not_restored(
@@ -280,10 +255,11 @@ def test_what_is_no_whole_backup_is_not_restored(
     assert not again.exists()
 
 
-def test_the_file_of_a_store_in_use_is_no_backup(store: Path, tmp_path: Path) -> None:
+def test_the_file_of_a_store_is_no_backup(store: Path, tmp_path: Path) -> None:
     with Client(store) as client:
         client.send("line1", b"in the log")
-        _refused(f"`ordack backup --store {store}`", "init", "--from", store / FILE_NAME, "--store", tmp_path / "again")
+        again = tmp_path / "again"
+        _refused("name a file that `ordack backup` has made", "init", "--from", store / FILE_NAME, "--store", again)
 
 
 def test_a_restore_that_is_killed_in_the_middle_is_done_again(large: Path, tmp_path: Path) -> None:
