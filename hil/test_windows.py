@@ -24,10 +24,10 @@ from typing import Any
 
 import pytest
 from mqqb import confirm
-from ordack.broker import outcome
 from ordack.broker.message import Letter, Message, letter_of
 from ordack.client import Client, Empty
 from ordack.config.config import PORT, parse_address
+from ordack.store import packet_fields
 
 from tests.support.command import ROOT, Serve, ordack, own_port
 
@@ -443,7 +443,7 @@ def test_administration_acknowledgements_come_from_there(trial: Trial) -> None:
     trial.take_there(queue, 1)
     came += trial.take_here(told, 1)
     assert [one.message_class for one in came] == [confirm.ACK_REACH_QUEUE, confirm.ACK_RECEIVE]
-    assert {one.correlation_id for one in came} == {outcome.identifier(trial.client.store.guid, sent.message_id)}
+    assert {one.correlation_id for one in came} == {packet_fields.identifier(trial.client.store.guid, sent.message_id)}
 
 
 def test_the_capture_of_all_of_it_has_no_violation(trial: Trial) -> None:

@@ -27,13 +27,25 @@ from mqqb.headers import PrivateQueueFormatNameId
 
 from ordack.api.reads import Here, Turn
 from ordack.api.remote import Access, Home, There, address_of
-from ordack.broker import outcome
-from ordack.broker.commits import AS_CONFIGURED, Commit, Current, Direct, Emptying, Order, Wanted, deletable
-from ordack.broker.message import Further, Letter, Message, Properties, Run, in_runs, letter_of
+from ordack.broker.commits import Current, Direct, deletable
+from ordack.broker.message import (
+    AS_CONFIGURED,
+    Commit,
+    Emptying,
+    Further,
+    Letter,
+    Message,
+    Order,
+    Properties,
+    Run,
+    Wanted,
+    in_runs,
+    letter_of,
+)
 from ordack.broker.sending import Sent
 from ordack.broker.service import PAGE
 from ordack.config.config import Config, TlsFiles
-from ordack.store import Store
+from ordack.store import Store, packet_fields
 from ordack.store.look import open_to_look
 from ordack.store.messages import FIRST, StoredMessage
 from ordack.store.queues import NoSuchQueue
@@ -476,7 +488,7 @@ class Client:
         """Where an answer to a message goes, as `send` takes it. Raises ValueError if none is expected."""
         if message.response_queue is None:
             raise ValueError(f"the message {message.message_key} names no response queue: no answer is expected")
-        name, host = outcome.destination(message.response_queue)
+        name, host = packet_fields.destination(message.response_queue)
         if isinstance(name, PrivateQueueFormatNameId) and host == self.reads.guid:
             try:
                 return self.reads.queue(name.private_queue_identifier).name

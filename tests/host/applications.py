@@ -9,9 +9,8 @@ from typing import Any
 from mqqb import confirm
 from ordack.broker import service
 from ordack.broker.applications import Application, Asked, PutBack, Question, Take
-from ordack.broker.commits import Commit, Emptying, Order, Request, Wanted
 from ordack.broker.manager import Manager
-from ordack.broker.message import in_runs
+from ordack.broker.message import Commit, Emptying, Order, Request, Wanted, in_runs
 from ordack.broker.sending import Sent, SentRun, each
 from ordack.client import Letter
 from ordack.store import Store, StoreError
@@ -58,7 +57,7 @@ class Asking:
     def _ask(self, asked: Asked) -> Any:
         self._hand_over((self._application, asked))
         answers = dict(self._manager.applications.answers())
-        (content,) = service.frames(bytearray(answers[self._application]))
+        (content,) = service.frames(bytearray(service.answered(answers[self._application])))
         return service.result_of(content)
 
     def take(self, wanted: Wanted, _timeout: float) -> list[StoredMessage]:
@@ -96,7 +95,7 @@ def told_by(manager: Manager) -> dict[Application, list[Any]]:
     """What each was told since this was asked last: a result, or an error."""
     found: dict[Application, list[Any]] = {}
     for application, answer in manager.applications.answers():
-        (content,) = service.frames(bytearray(answer))
+        (content,) = service.frames(bytearray(service.answered(answer)))
         try:
             result = service.result_of(content)
         except (StoreError, ValueError) as error:

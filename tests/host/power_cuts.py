@@ -36,8 +36,7 @@ from unittest import mock
 
 from mqqb import confirm
 from ordack.broker import outcome
-from ordack.broker.commits import Commit, Wanted
-from ordack.broker.message import Letter, in_runs
+from ordack.broker.message import Commit, Letter, Wanted, in_runs
 from ordack.cli.messages import move_all
 from ordack.config.config import Config
 from ordack.config.names import DEAD_XACT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 from ordack.broker.applications import Question
-from ordack.broker.commits import Request
+from ordack.broker.message import Request
 from ordack.client import Client
 from ordack.config.config import Config
 from ordack.store import StoreError

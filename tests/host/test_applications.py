@@ -22,9 +22,9 @@ from mqqb import confirm, headers
 from ordack.api import remote
 from ordack.broker import service
 from ordack.broker.applications import PutBack
-from ordack.broker.commits import Commit, Direct, Request, Wanted, carry_out
+from ordack.broker.commits import Direct, carry_out
 from ordack.broker.manager import Manager
-from ordack.broker.message import in_runs
+from ordack.broker.message import Commit, Request, Wanted, in_runs
 from ordack.broker.outcome import Settlements
 from ordack.broker.sending import each
 from ordack.client import Client, Letter, Transaction

@@ -21,8 +21,7 @@ from ordack.api import remote
 from ordack.api.reads import Here
 from ordack.api.remote import StoreUnreachable
 from ordack.broker import service
-from ordack.broker.commits import Commit, Request, Wanted
-from ordack.broker.message import in_runs
+from ordack.broker.message import Commit, Request, Wanted, in_runs
 from ordack.client import Client, Letter
 from ordack.config.config import Config
 from ordack.server import applications

@@ -11,7 +11,7 @@ import pytest
 from mqqb import confirm
 from ordack.api.remote import ServeConnection
 from ordack.broker import outcome, service
-from ordack.broker.commits import Commit, Emptying, Order, Request
+from ordack.broker.message import Commit, Emptying, Order, Request
 from ordack.client import Client, Letter
 from ordack.store import StoreError
 

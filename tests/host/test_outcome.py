@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from mqqb import build, compose, confirm, core, guids, headers, names, parse, rare
 from mqqb.session import Session
-from ordack.broker import outcome
 from ordack.client import Reject
 from ordack.config.config import Access, Config
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.store import packet_fields
 
 from tests.host.outcomes import ADMIN, JN, JP, NA, NR, PA, PR, Sender, application, copies, run
 from tests.support.host_peer import direct
@@ -36,7 +36,7 @@ def send_raw(world: World, sender: Sender, packet: bytearray) -> None:
 @given(user_messages())
 def test_a_body_is_found_without_a_look_at_all_headers(message: headers.UserMessage) -> None:
     packet = bytes(packet_build.build(message))
-    where = outcome.body_in(packet)
+    where = packet_fields.body_in(packet)
     if where is None:
         assert message.security or (message.transaction and message.transaction.connector_qm_guid)
     else:

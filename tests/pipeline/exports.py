@@ -9,14 +9,13 @@ from typing import Any
 import pyarrow.parquet as pq
 from mqqb import build, core, headers, parse
 from mqqb.names import DirectQueueFormatName
-from ordack.broker.outcome import DIRECT, FINAL_ACK
 from ordack.client import Client
 from ordack.pipeline.export import Exporter
 from ordack.pipeline.segments import (
     segments,
 )
 from ordack.store import Store
-from ordack.store.messages import NewMessage
+from ordack.store.messages import DIRECT, FINAL_ACK, NewMessage
 
 PEER = b"p" * 16
 

@@ -19,12 +19,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from mqqb import confirm
 from mqqb.confirm import Confirmation
 
-from ordack.broker.outcome import of_local
 from ordack.broker.sending import open_queue
 from ordack.config import names
 from ordack.config.config import Config
 from ordack.store import Store, StoreError
 from ordack.store.messages import StoredMessage
+from ordack.store.packet_fields import of_local
 from ordack.store.queues import NoSuchQueue, QueueState
 
 Parameters = ParamSpec("Parameters")

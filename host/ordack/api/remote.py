@@ -24,20 +24,9 @@ from mqqb import confirm
 
 from ordack.api.reads import Turn, one_thread
 from ordack.broker import service
-from ordack.broker.commits import (
-    LOOK_AGAIN_S,
-    Commit,
-    Current,
-    Direct,
-    Done,
-    Emptying,
-    Order,
-    Request,
-    Wanted,
-    asked_again,
-    unknown,
-)
+from ordack.broker.commits import LOOK_AGAIN_S, Current, Direct, Done, asked_again, unknown
 from ordack.broker.incoming import indispensable
+from ordack.broker.message import Commit, Emptying, Order, Request, Wanted
 from ordack.broker.sending import Sent, SentRun, each
 from ordack.config.config import TLS_SCHEME, Config, TlsFiles, check_host, format_address, parse_address
 from ordack.store import Store, StoreBusy, StoreError, StoreServed, StoreUnknown

@@ -14,25 +14,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from mqqb import build, compose, confirm, connection, core, guids, headers
-from mqqb.connection import MessageReceived
+from mqqb import build, compose, confirm, connection, core, guids, headers, names
 from mqqb.destination import is_too_late, rejection_of
 from mqqb.streams import Entry
 
-from ordack.broker import outcome
-from ordack.broker.incoming import IncomingState, IncomingStreams
-from ordack.broker.links import PeerLink
-from ordack.broker.outcome import Back, Settlements
-from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
-from ordack.broker.routing import Routing
-from ordack.broker.serve_log import Operator
+from ordack.broker.outcome import Back
 from ordack.broker.streams import MessageRun, key_of
 from ordack.config import classes
-from ordack.config.config import Config
-from ordack.store import Counters, Store
-from ordack.store.messages import NewMessage, correlation_of
+from ordack.config.config import Config, split_direct
+from ordack.store import Counters, Store, packet_fields
+from ordack.store.messages import DIRECT, NewMessage, correlation_of, expires_of, wants_of
 from ordack.store.queues import QueueState
+from ordack.text import legible
+
+if TYPE_CHECKING:
+    from ordack.broker.incoming import IncomingState, IncomingStreams
+    from ordack.broker.links import PeerLink
+    from ordack.broker.outcome import Settlements
+    from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
+    from ordack.broker.serve_log import Operator
 
 
 class Batch:
@@ -182,7 +184,6 @@ class Acceptance:
         self,
         store: Store,
         config: Config,
-        routing: Routing,
         incoming: IncomingStreams,
         outgoing: OutgoingQueues,
         duplicates: Duplicates,
@@ -190,7 +191,6 @@ class Acceptance:
     ) -> None:
         self._store = store
         self._config = config
-        self._routing = routing
         self._incoming = incoming
         self._outgoing = outgoing
         self._duplicates = duplicates
@@ -203,7 +203,7 @@ class Acceptance:
         user = message.user
         batch.received[link] = batch.received.get(link, 0) + 1
         arriving = Arriving(batch, link, message, raw, len(raw), wall)
-        forward = self._config.route and not self._routing.is_here(user)
+        forward = self._config.route and not self._incoming.is_here(user)
         if message.transaction is not None:  # B-247: no look-up, the ordering knows
             return self._forward(arriving) if forward else self._transactional(arriving, now)
         identifier = (bytes(user.source_queue_manager), user.message_id)
@@ -215,7 +215,9 @@ class Acceptance:
             batch.noted[identifier] = None
         return refusal
 
-    def run(self, batch: Batch, link: PeerLink, run: MessageRun, now: int, wall: int) -> Iterator[MessageReceived]:
+    def run(
+        self, batch: Batch, link: PeerLink, run: MessageRun, now: int, wall: int
+    ) -> Iterator[connection.MessageReceived]:
         """Decide about a run: accept at once those that are next in their stream, and yield each of the others, in its
         place, to be decided before the next is asked for."""
         arriving = self._alike(batch, link, run, wall)
@@ -237,9 +239,9 @@ class Acceptance:
         reason to reject one, or their stream is new."""
         message = run.template.message
         user = message.user
-        if self._config.route and not self._routing.is_here(user):
+        if self._config.route and not self._incoming.is_here(user):
             return None
-        key, target = self._routing.target(user)
+        key, target = self._incoming.target(user)
         state = self._incoming.find(bytes(user.source_queue_manager), key)
         user.sent_time = min(run.sent_times)
         arriving = Arriving(batch, link, message, b"", 0, wall, self._incoming.queue(target), state)
@@ -273,7 +275,7 @@ class Acceptance:
         expire = []
         for sent_time in run.sent_times[first : first + count]:
             message.user.sent_time = sent_time
-            expire.append(outcome.expires(message, arriving.wall))
+            expire.append(expires_of(message, arriving.wall))
         return expire
 
     def acknowledgement(
@@ -297,7 +299,7 @@ class Acceptance:
     def _other(self, arriving: Arriving) -> str:
         """Decide about a message that is not transactional."""
         message = arriving.message
-        arriving.queue = self._incoming.queue(self._routing.target(message.user)[1])
+        arriving.queue = self._incoming.queue(self._incoming.target(message.user)[1])
         rejection = self._rejection(arriving) or self.over_quota(arriving)
         if not rejection:
             return self._insert(arriving)
@@ -314,7 +316,7 @@ class Acceptance:
             arriving.message.transaction,
         )
         assert transaction is not None
-        key, target = self._routing.target(user)
+        key, target = self._incoming.target(user)
         state = self._state(batch, bytes(user.source_queue_manager), key, target, now)
         arriving.queue, arriving.state = self._incoming.queue(target), state
         self._incoming.came_on(link, state)
@@ -374,7 +376,7 @@ class Acceptance:
         batch, message, raw = arriving.batch, arriving.message, arriving.raw
         if not self._fits(arriving):
             return batch.outcomes.why_full
-        back = self._put(arriving, [raw], [outcome.expires(message, arriving.wall)], len(raw))
+        back = self._put(arriving, [raw], [expires_of(message, arriving.wall)], len(raw))
         if message.properties.flags & headers.WANT_PA:
             batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, back)
         if message.base.flags & core.BASE_TR:
@@ -388,10 +390,10 @@ class Acceptance:
         assert queue is not None
         if arriving.state is not None:
             self._incoming.accepted(arriving.state)
-        wanted = outcome.wants(message, own=False)
+        wanted = wants_of(message, own=False)
         back = _way_back(arriving.link, message.user)
         if wanted and back.direct:
-            wanted |= outcome.DIRECT
+            wanted |= DIRECT
         priority = 0 if message.transaction is not None else message.base.flags & core.BASE_PR  # B-287
         rank = LOWEST_PRIORITY_RANK - priority
         peer, address = (back.peer, back.address) if wanted else (None, None)
@@ -414,7 +416,7 @@ class Acceptance:
         """Decide about a message, or acknowledgement, that goes on (B-012, B-259, B-264)."""
         batch, message = arriving.batch, arriving.message
         hops = (message.user.flags & core.USER_RC) + 1
-        target = self._routing.onward(message.user)
+        target = _onward(message.user)
         rejection = 0
         if not target:
             rejection = confirm.NACK_BAD_DST_Q
@@ -467,7 +469,7 @@ class Acceptance:
 
     def _refused(self, arriving: Arriving, message_class: int) -> None:
         """Count it, and tell an operator."""
-        link, queue, name = arriving.link, arriving.queue, outcome.format_name(arriving.message.user)
+        link, queue, name = arriving.link, arriving.queue, packet_fields.format_name(arriving.message.user)
         arriving.batch.refusals.append((link, message_class))
         said = classes.words(message_class, name)
         if message_class == confirm.NACK_ACCESS_DENIED and queue is not None:
@@ -516,3 +518,14 @@ def _way_back(link: PeerLink, user: headers.UserHeader) -> Back:
     return Back(
         link.peer, link.address, link.session.direct_format_session and bytes(user.source_queue_manager) == link.peer
     )
+
+
+def _onward(user: headers.UserHeader) -> str:
+    """Return the format name of the outgoing queue for a message that does not end here (B-012); "" if no queue
+    manager can be reached by its destination."""
+    name = user.destination_queue
+    if isinstance(name, headers.PrivateQueueFormatNameId):
+        return packet_fields.return_queue(bytes(user.queue_manager_address))
+    if isinstance(name, names.DirectQueueFormatName) and split_direct(legible(name.direct_format_name)):
+        return guids.format_name(name).lower()
+    return ""

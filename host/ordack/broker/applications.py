@@ -9,17 +9,19 @@ Times: `now` monotonic milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ordack.broker import service
-from ordack.broker.commits import Emptying, Request, Wanted, carry_out, take
+from ordack.broker.message import Emptying, Request, Wanted, take
 from ordack.broker.outcome import Settlements, piece
-from ordack.broker.outgoing import OutgoingQueues
 from ordack.broker.serve_log import ERROR, Operator
 from ordack.store import Store, StoreError
 from ordack.store.messages import ANY, StoredMessage
 from ordack.store.outgoing import Added
+
+if TYPE_CHECKING:
+    from ordack.broker.commits import Done
+    from ordack.broker.outgoing import OutgoingQueues
 
 
 class Application:
@@ -46,14 +48,16 @@ class PutBack(NamedTuple):
 
 Asked = Take | PutBack | Request | Emptying
 Question = tuple[Application, Asked]
+Answer = list[StoredMessage] | tuple[Any, ...] | Exception | None
+CarryOut = Callable[[Settlements, Request, Collection[int]], "Done"]
 
 
 class _Done(NamedTuple):
-    """What was done for an application, if the transaction becomes durable; answer: none as long as it waits. sent,
-    removed: messages, by a commit."""
+    """What was done for an application, if the transaction becomes durable; it has no answer as long as it `waits`.
+    sent, removed: messages, by a commit."""
 
     application: Application
-    answer: bytes | None
+    answer: Answer
     taken: Collection[int] = ()
     released: Collection[int] = ()
     waits: Take | None = None
@@ -64,10 +68,11 @@ class _Done(NamedTuple):
 class Applications:
     """All that are connected. `decide` and `serve_waiting` work in the running transaction; `committed` or `failed` is
     to follow. sent, removed: messages, by commits since the start. has_obeyed: `decide` has carried
-    out orders, which may have changed any queue."""
+    out orders, which may have changed any queue. carry_out: commits.carry_out."""
 
-    def __init__(self, store: Store, outgoing: OutgoingQueues, operator: Operator) -> None:
+    def __init__(self, store: Store, outgoing: OutgoingQueues, operator: Operator, carry_out: CarryOut) -> None:
         self._store = store
+        self._carry_out = carry_out
         store.messages.outlives = True
         self._outgoing = outgoing
         self._operator = operator
@@ -79,7 +84,7 @@ class Applications:
         self._returning: set[int] = set()  # of those that have gone
         self._gone: list[bytes] = []  # they will not ask again
         self._done: list[_Done] = []
-        self._answers: list[tuple[Application, bytes]] = []
+        self._answers: list[tuple[Application, Answer]] = []
 
     def __len__(self) -> int:
         return len(self._connected)
@@ -99,7 +104,7 @@ class Applications:
         if for_good:
             self._gone.append(application.identifier)
 
-    def answers(self) -> list[tuple[Application, bytes]]:
+    def answers(self) -> list[tuple[Application, Answer]]:
         """What is to be told to whom."""
         found, self._answers = self._answers, []
         return found
@@ -117,7 +122,7 @@ class Applications:
         for application, waits in list(self._waiting.items()):
             if now >= waits.until:
                 del self._waiting[application]
-                self._answers.append((application, service.frame(service.DONE, [])))
+                self._answers.append((application, []))
 
     # ---- in a transaction
 
@@ -149,21 +154,20 @@ class Applications:
         try:
             with self._store.attempt():
                 if isinstance(question, Request):
-                    sent, result, stored = carry_out(outcomes, question, application.held)
-                    answer = service.frame(service.DONE, (sent, result))
+                    sent, result, stored = self._carry_out(outcomes, question, application.held)
                     taken = question.commit.taken
                     order = question.commit.order
                     moved = int(order is not None and order.name == "move" and result is not None)
                     counts = question.commit.messages + moved, len(taken) + moved
-                    done = _Done(application, answer, (), taken, None, *counts)
+                    done = _Done(application, (sent, result), (), taken, None, *counts)
                     self.has_obeyed |= order is not None
                 elif isinstance(question, Emptying):
                     removed, is_all = self._empty(outcomes, question)
-                    done = _Done(application, service.frame(service.DONE, (removed, is_all)), removed=removed)
+                    done = _Done(application, (removed, is_all), removed=removed)
                 elif isinstance(question, PutBack):
                     keys = application.held.intersection(question.keys)
                     self._store.messages.put_back(keys)
-                    done = _Done(application, service.frame(service.DONE), released=keys)
+                    done = _Done(application, None, released=keys)
                 else:
                     found = take(self._store, question.wanted, outcomes.now)
                     is_over = found or now >= question.until
@@ -194,7 +198,7 @@ class Applications:
         if isinstance(question, Request):
             keys = application.held.intersection(question.commit.taken)
             self._store.messages.put_back(keys)
-        self._done.append(_Done(application, service.failed(error), released=keys))
+        self._done.append(_Done(application, error, released=keys))
 
     def serve_waiting(self, now: int) -> None:
         """Give messages that have come in this transaction to those who wait for them, whoever has waited longest
@@ -226,7 +230,7 @@ class Applications:
                 self._store.messages.let_go(done.released)
             if done.waits:
                 self._waiting[application] = done.waits
-            if done.answer is not None:
+            else:
                 self._waiting.pop(application, None)
                 self._answers.append((application, done.answer))
         self._done = []
@@ -246,10 +250,8 @@ class Applications:
                 released = application.held.intersection(question.commit.taken)
                 application.held -= released
                 self._returning |= released
-            self._answers.append((application, service.failed(error)))
+            self._answers.append((application, error))
 
 
 def _taken(application: Application, found: list[StoredMessage]) -> _Done:
-    return _Done(
-        application, service.frame(service.DONE, service.rows_of(found)), [message.lookup_id for message in found]
-    )
+    return _Done(application, found, [message.lookup_id for message in found])

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 from mqqb import confirm, core, guids, headers
 from mqqb.names import QueueName
 
-from ordack.broker import outcome
-from ordack.broker.message import Letter, Message, Run
+from ordack.broker.message import AS_CONFIGURED, Commit, Emptying, Letter, Message, Order, Request, Wanted, take
 from ordack.broker.outcome import CHUNK, Settlements, in_pieces, piece
 from ordack.broker.sending import Sending, SentRun, delivery_to, open_queue, target
 from ordack.config import names
 from ordack.config.config import Config
-from ordack.store import Store, StoreError, StoreServed, StoreUnknown, messages
+from ordack.store import Store, StoreError, StoreServed, StoreUnknown, packet_fields
 from ordack.store.messages import NotTaken, StoredMessage
 from ordack.store.outgoing import Added
 from ordack.store.queues import Export, NoSuchQueue, QueueNotEmpty, QueueState
@@ -73,7 +72,7 @@ def move(
     sent = sending.send(letter)
     sending.write()
     outcomes.remove([message.lookup_id], confirm.ACK_RECEIVE)
-    return guids.format_name(*outcome.destination(format_name)), sent.message_id
+    return guids.format_name(*packet_fields.destination(format_name)), sent.message_id
 
 
 def _return(store: Store, queue: QueueState, message: Message, destination: str | None) -> tuple[str, int] | None:
@@ -115,13 +114,6 @@ def _seen_from(store: Store, name: QueueName | None, message: Message) -> QueueN
     if isinstance(name, headers.PrivateQueueFormatNameId) and source != store.guid:
         return headers.PrivateQueueFormatName(source, name.private_queue_identifier)
     return name
-
-
-class Order(NamedTuple):
-    """One of ORDERS, and its arguments."""
-
-    name: str
-    arguments: tuple[Any, ...] = ()
 
 
 def delete_queue(outcomes: Settlements, name: str, only_empty: bool) -> int:
@@ -187,54 +179,8 @@ def obey(outcomes: Settlements, order: Order) -> Any:
     return ORDERS[order.name][0](outcomes, *order.arguments)
 
 
+ANSWER_MAX_BYTES = 32 << 20  # of a commit, which has to fit into a frame (service.FRAME_MAX)
 LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
-AS_CONFIGURED = 0  # as Wanted.poison_after: what the store, or the `serve` that does it, goes by
-
-
-class Wanted(NamedTuple):
-    """What is to be taken: up to `limit` messages of the queue with this identifier. counted, poison_after: as
-    Messages.begin_receive has them. lookup_id: the one message that has it; correlation_id: those that have it, 20
-    bytes; None: any."""
-
-    queue: int
-    limit: int
-    counted: bool = False
-    poison_after: int | None = None
-    lookup_id: int | None = None
-    correlation_id: bytes | None = None
-
-
-class Emptying(NamedTuple):
-    """What is to be removed: the messages of the queue with this identifier whose lookup id is not above `last`, for
-    the reason that the class says. marks: those that somebody is receiving go when that ends without a commit."""
-
-    queue: int
-    message_class: int
-    last: int
-    marks: bool
-
-
-class Commit(NamedTuple):
-    """What happens together, or not at all: messages that were taken are removed for the reason that the class says,
-    others are sent, and an operator's order is carried out."""
-
-    taken: tuple[int, ...] = ()
-    message_class: int = confirm.ACK_RECEIVE
-    letters: tuple[Run, ...] = ()
-    order: Order | None = None
-
-    @property
-    def messages(self) -> int:
-        """How many are sent."""
-        return sum(len(run.bodies) for run in self.letters)
-
-
-class Request(NamedTuple):
-    """A commit under a number of the application that wants it, 16 bytes. Numbers rise."""
-
-    application: bytes
-    number: int
-    commit: Commit
 
 
 class Done(NamedTuple):
@@ -326,12 +272,6 @@ def wait_for(store: Store, find: Callable[[], list[StoredMessage]], timeout: flo
         store.wait(min(left, LOOK_AGAIN_S))
 
 
-def take(store: Store, wanted: Wanted, now: int) -> list[StoredMessage]:
-    """Take what is there of it. now: seconds since 1970."""
-    selection = messages.Selection(wanted.lookup_id, wanted.correlation_id)
-    return store.messages.begin_receive(wanted.queue, wanted.limit, now, wanted.counted, wanted.poison_after, selection)
-
-
 def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | None = None) -> Done:
     """Do a commit in the running transaction, unless one with its number has happened. held: what of the messages that
     this store has taken may be removed, by default all. Raises what remote.Access.commit and order do."""
@@ -355,7 +295,10 @@ def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | N
     post.write()
     result = obey(outcomes, commit.order) if commit.order else None
     if request.number:
-        store.answers.keep(request.application, request.number, cbor2.dumps((sent, result)), outcomes.now)
+        answer = cbor2.dumps((sent, result))
+        if len(answer) > ANSWER_MAX_BYTES:
+            raise ValueError(f"the answer to the commit has {len(answer)} bytes: send it in several commits")
+        store.answers.keep(request.application, request.number, answer, outcomes.now)
     return Done(sent, result, post.stored)
 
 

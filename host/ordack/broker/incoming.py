@@ -6,22 +6,27 @@ Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mqqb import acks, core, guids, headers, parse, timers
+from mqqb import acks, core, guids, headers, names, parse, timers
 from mqqb.destination import IncomingStream, may_acknowledge
 from mqqb.session import Session
 
-from ordack.broker.links import Links, PeerLink
-from ordack.broker.outgoing import ROWS, OutgoingQueue, OutgoingQueues
-from ordack.broker.routing import Routing
-from ordack.config.config import Config
+from ordack.config.config import Config, split_direct
 from ordack.store import Incoming, Store
 from ordack.store.queues import QueueState
 from ordack.store.schema import PRIVATE
+from ordack.text import legible
 
+if TYPE_CHECKING:
+    from ordack.broker.links import Links, PeerLink
+    from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
+
+LONGEST_KEY = 512  # characters; the name of any queue that can be here fits
+ROWS = 500  # acknowledgements that are read at once, to bound memory
 REFUSING_S = 60  # between the first and the last message that was refused, until this is a problem
 
 
@@ -67,10 +72,10 @@ class IncomingState:
 class IncomingStreams:
     """All of them; `load` takes them from the store. order_acks_due: when the first OrderAck is due, or None."""
 
-    def __init__(self, store: Store, routing: Routing, config: Config) -> None:
+    def __init__(self, store: Store, config: Config) -> None:
         self.order_acks_due: int | None = None
         self._store = store
-        self._routing = routing
+        self._here = (names.NULL_GUID, store.guid)  # a QueueManagerAddress that means this queue manager (A-38)
         self._config = config
         self._states: dict[tuple[bytes, str], IncomingState] = {}
         self._strays: dict[IncomingState, None] = {}  # they lead to no transactional queue, or nothing was accepted
@@ -94,7 +99,7 @@ class IncomingStreams:
             (row.source, row.destination): IncomingState(
                 row.source,
                 row.destination,
-                self._routing.meaning(row.destination),
+                self._meaning(row.destination),
                 self._stream(now, array("I", row.record), row.limit),
                 row.last_access,
             )
@@ -145,11 +150,41 @@ class IncomingStreams:
             if state.refusing_since and state.last_access - state.refusing_since >= REFUSING_S
         ]
 
-    def known_sources(self) -> Iterator[bytes]:
-        """The queue managers whose messages are accepted."""
-        return (state.source for state in self if state not in self._strays)
-
     # ---- messages that come
+
+    def is_here(self, user: headers.UserHeader) -> bool:
+        """Does the message end here, as far as its destination says (B-264)?"""
+        if user.queue_manager_address not in self._here:
+            return False
+        name = user.destination_queue
+        if not isinstance(name, names.DirectQueueFormatName):
+            return True
+        address = (split_direct(legible(name.direct_format_name)) or ("", ""))[0]
+        return not address or self._may_be_own(address)
+
+    def _may_be_own(self, address: str) -> bool:
+        return not self._config.own_names or address in self._config.own_names  # B-416
+
+    def target(self, user: headers.UserHeader) -> tuple[str, str | int]:
+        """Return the key of a message's stream, and the queue here that its destination means, "" if none (B-264)."""
+        name = user.destination_queue
+        here = user.queue_manager_address in self._here
+        if isinstance(name, names.DirectQueueFormatName):
+            key = legible("DIRECT=" + name.direct_format_name).lower()
+            if len(key) > LONGEST_KEY:
+                key = key[: LONGEST_KEY - 64] + hashlib.sha256(key.encode()).hexdigest()
+        elif isinstance(name, headers.PrivateQueueFormatNameId) and here:
+            key = f"#{name.private_queue_identifier}"
+        else:
+            return guids.format_name(name, user.queue_manager_address) if name is not None else "", ""
+        return key, self._meaning(key) if here else ""
+
+    def _meaning(self, key: str) -> str | int:
+        """Return the name or identifier of the queue here that a stream's key means, "" if none."""
+        if key.startswith("#"):
+            return int(key[1:])
+        address, queue_name = split_direct(key) or ("", "")
+        return queue_name if self._may_be_own(address) else ""
 
     def find(self, source: bytes, key: str) -> IncomingState | None:
         """The stream of this source under this key; None if it is new."""
@@ -206,6 +241,44 @@ class IncomingStreams:
             ]
         )
 
+    # ---- FinalAcks that are given up
+
+    def surplus(self, queues: Iterable[OutgoingQueue]) -> list[tuple[int, int]]:
+        """Return of which outgoing queues how many of the oldest acknowledgements are to be given up (B-435).
+
+        Peers without a session lose theirs: first peers that no message was accepted from, since anybody can make up
+        GUIDs; of each kind the peer first whose newest acknowledgement is the oldest.
+        """
+        waiting = [queue for queue in queues if queue.stream.waiting]
+        absent = [queue for queue in waiting if queue.link is None]
+        peers = len(absent) - self._config.max_ack_queues
+        messages = sum(queue.stream.waiting for queue in waiting) - self._config.max_final_acks
+        if peers <= 0 and messages <= 0:
+            return []
+        known = {state.source for state in self if state not in self._strays}
+        found = []
+        for queue in sorted(absent, key=lambda queue: (queue.peer in known, queue.stream.newest())):
+            count = queue.stream.waiting
+            if peers <= 0:
+                count = min(count, messages)
+            if count <= 0:
+                break
+            found.append((queue.identifier, count))
+            peers -= 1
+            messages -= count
+        return found
+
+    def give_up(self, acknowledgements: Iterable[bytearray]) -> list[IncomingState]:
+        """These packets will not be sent: limit the OrderAcks of streams whose messages they reject; return these."""
+        found = [known for packet in acknowledgements if (known := rejected(packet))]
+        sequences = by_sequence(self) if found else {}
+        limited = []
+        for sequence, number in found:
+            if state := sequences.get(sequence):
+                state.stream.give_up(sequence[1], number)
+                limited.append(state)
+        return limited
+
     # ---- OrderAcks that are owed
 
     def owe(self, state: IncomingState) -> None:
@@ -259,32 +332,6 @@ class IncomingStreams:
 Sequence = tuple[bytes, int]  # source and TxSequenceID: no other stream has the same
 
 
-def surplus(queues: Iterable[OutgoingQueue], known: Iterable[bytes], config: Config) -> list[tuple[int, int]]:
-    """Of which outgoing queues so many of the oldest acknowledgements are to be given up: (identifier, how many).
-
-    known: peers that have sent messages to queues that are here. Strangers go before them: anybody can make up GUIDs.
-    Of each kind, the peer goes first that nothing was filed for the longest; none that has a session.
-    """
-    waiting = [queue for queue in queues if queue.stream.waiting]
-    absent = [queue for queue in waiting if queue.link is None]
-    peers = len(absent) - config.max_ack_queues
-    messages = sum(queue.stream.waiting for queue in waiting) - config.max_final_acks
-    if peers <= 0 and messages <= 0:
-        return []
-    friends = frozenset(known)
-    found = []
-    for queue in sorted(absent, key=lambda queue: (queue.peer in friends, queue.stream.newest())):
-        count = queue.stream.waiting
-        if peers <= 0:
-            count = min(count, messages)
-        if count <= 0:
-            break
-        found.append((queue.identifier, count))
-        peers -= 1
-        messages -= count
-    return found
-
-
 def by_sequence(states: Iterable[IncomingState]) -> dict[Sequence, IncomingState]:
     """The streams by the sequence that each is at."""
     return {(state.source, state.stream.tx_sequence_id): state for state in states}
@@ -305,18 +352,6 @@ def indispensable(store: Store, outgoing: int) -> list[int]:
     message and pass through here. Without one, the next OrderAck that passes says that the message was stored, and only
     that other queue manager could hold it back."""
     return [key for key, packet in store.outgoing.forwarded(outgoing) if rejected(packet)]
-
-
-def given_up(acknowledgements: Iterable[bytearray], states: Iterable[IncomingState]) -> list[IncomingState]:
-    """These packets will not be sent: limit the OrderAcks of streams whose messages they reject; which were."""
-    found = [known for packet in acknowledgements if (known := rejected(packet))]
-    sequences = by_sequence(states) if found else {}
-    limited = []
-    for sequence, number in found:
-        if state := sequences.get(sequence):
-            state.stream.give_up(sequence[1], number)
-            limited.append(state)
-    return limited
 
 
 MESSAGE_ID_BLOCK = 256  # reserved at once, so that not each OrderAck costs a commit

@@ -22,21 +22,20 @@ from mqqb import connection, core, headers, names, parse
 from mqqb.connection import Acknowledged, Closed, MessageReceived, Noted, Opened
 from mqqb.streams import Entry
 
-from ordack.broker import outcome
 from ordack.broker.acceptance import NOT_NOW, Acceptance, Batch, Duplicates
 from ordack.broker.applications import Applications, Question
+from ordack.broker.commits import carry_out
 from ordack.broker.incoming import IncomingStreams, OrderAcks
 from ordack.broker.links import Hop, Links, PeerLink
 from ordack.broker.outcome import Settlements
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
-from ordack.broker.routing import Routing
 from ordack.broker.serve_log import ERROR, Operator
 from ordack.broker.settling import ConfirmationDeadlines, Settling
 from ordack.broker.status import refusals, report
 from ordack.broker.streams import MessageRun, key_of, ready_to_follow
 from ordack.config.config import Config
 from ordack.config.names import PeerNames
-from ordack.store import Store, StoreError
+from ordack.store import Store, StoreError, packet_fields
 from ordack.store.messages import ANY
 from ordack.store.outgoing import Reading
 
@@ -96,7 +95,7 @@ class Departures:
             link.pace.sends(len(packet), queue.stream if is_oldest else None)
             self._links.touch(link)
             if packet[core.BASE_FLAGS_AT + 1] & TRACED and self._config.report_messages:
-                self._report_leaving(link, outcome.parse(packet), now, wall)
+                self._report_leaving(link, packet_fields.parse(packet), now, wall)
             elif entry.tx_sequence_number and link.turns.is_alone:
                 self._send_following(link, queue, entry, packet, reading, now, wall)
 
@@ -156,15 +155,12 @@ class Manager:
         self.about: dict[str, Any] = {}
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict
         self.links = Links(store.guid, config, self.operator, self._ended)
-        routing = Routing(store.guid, config)
-        self.incoming = IncomingStreams(store, routing, config)
-        self.outgoing = OutgoingQueues(store, self.links, routing, config)
-        self.applications = Applications(store, self.outgoing, self.operator)
+        self.incoming = IncomingStreams(store, config)
+        self.outgoing = OutgoingQueues(store, self.links, config)
+        self.applications = Applications(store, self.outgoing, self.operator, carry_out)
         self._duplicates = Duplicates(store, config)
         self._order_acks = OrderAcks(store, self.links, self.incoming, self.outgoing)
-        self._acceptance = Acceptance(
-            store, config, routing, self.incoming, self.outgoing, self._duplicates, self.operator
-        )
+        self._acceptance = Acceptance(store, config, self.incoming, self.outgoing, self._duplicates, self.operator)
         self._settling = Settling(store, config, self.incoming, self.outgoing, self.operator)
         self._deadlines = ConfirmationDeadlines(store, self._settling, self._duplicates, self._transact)
         self._departures = Departures(

@@ -7,14 +7,15 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
-from mqqb import compose, core, guids, headers, parse
+from mqqb import compose, confirm, core, guids, headers, parse
 from mqqb.names import QueueName, utf16_encode
 
-from ordack.broker import outcome
 from ordack.config import classes
 from ordack.config.config import CONNECT_TIMEOUT_S
 from ordack.formatters import Body, Form, value_of
-from ordack.store.messages import StoredMessage
+from ordack.store import Store, packet_fields
+from ordack.store.messages import Selection, StoredMessage
+from ordack.store.packet_fields import TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
 from ordack.text import counted, legible
 
 # Administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
@@ -24,8 +25,6 @@ ACKNOWLEDGE = {
     "nack-reach-queue": headers.WANT_NA,
     "nack-receive": headers.WANT_NR,
 }
-TRANSACTION_ID_SHIFT = 4  # in TransactionHeader.Flags (wire.md 2.3)
-TRANSACTION_ID_MAX = 0xFFFFF
 TIME_MAX = 0xFFFFFFFE  # seconds
 LABEL_MAX = 249
 Bytes = bytes | bytearray | memoryview
@@ -90,12 +89,12 @@ class Message:
     @property
     def destination(self) -> str:
         """The format name that it was sent to."""
-        return outcome.format_name(self.content.user)
+        return packet_fields.format_name(self.content.user)
 
     @property
     def identifier(self) -> bytes:
         """MSMQ's message identifier, 20 bytes."""
-        return outcome.identifier(bytes(self.content.user.source_queue_manager), self.message_id)
+        return packet_fields.identifier(bytes(self.content.user.source_queue_manager), self.message_id)
 
     @property
     def correlation_id(self) -> bytes:
@@ -225,7 +224,7 @@ class Message:
     @property
     def body(self) -> bytes:
         """The message's content."""
-        where = None if "content" in self.__dict__ else outcome.body_in(self._packet)
+        where = None if "content" in self.__dict__ else packet_fields.body_in(self._packet)
         return bytes(self.content.properties.body if where is None else self._packet[where])
 
     def text(self) -> str | None:
@@ -449,3 +448,67 @@ def checked(letter: Letter) -> Letter:
         if not 0 <= value <= 0xFFFFFFFF:
             raise ValueError(f"the {name} is {value}; 0 to {0xFFFFFFFF} are allowed")
     return letter._replace(ttrq=CONNECT_TIMEOUT_S) if letter.ttrq == 0 else letter  # one attempt (B-405)
+
+
+# What applications ask for.
+
+AS_CONFIGURED = 0  # as Wanted.poison_after: the setting PoisonAfter of the store, or of the `serve` that does it
+
+
+class Wanted(NamedTuple):
+    """What is to be taken: up to `limit` messages of the queue with this identifier. counted, poison_after: as
+    Messages.begin_receive has them. lookup_id: the one message that has it; correlation_id: those that have it, 20
+    bytes; None: any."""
+
+    queue: int
+    limit: int
+    counted: bool = False
+    poison_after: int | None = None
+    lookup_id: int | None = None
+    correlation_id: bytes | None = None
+
+
+class Emptying(NamedTuple):
+    """What is to be removed: the messages of the queue with this identifier whose lookup id is not above `last`, for
+    the reason that the class says. marks: those that somebody is receiving go when that ends without a commit."""
+
+    queue: int
+    message_class: int
+    last: int
+    marks: bool
+
+
+class Order(NamedTuple):
+    """One of ORDERS, and its arguments."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+
+class Commit(NamedTuple):
+    """What happens together, or not at all: messages that were taken are removed for the reason that the class says,
+    others are sent, and an operator's order is carried out."""
+
+    taken: tuple[int, ...] = ()
+    message_class: int = confirm.ACK_RECEIVE
+    letters: tuple[Run, ...] = ()
+    order: Order | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many are sent."""
+        return sum(len(run.bodies) for run in self.letters)
+
+
+class Request(NamedTuple):
+    """A commit under a number of the application that wants it, 16 bytes. Numbers rise."""
+
+    application: bytes
+    number: int
+    commit: Commit
+
+
+def take(store: Store, wanted: Wanted, now: int) -> list[StoredMessage]:
+    """Take what is there of it. now: seconds since 1970."""
+    selection = Selection(wanted.lookup_id, wanted.correlation_id)
+    return store.messages.begin_receive(wanted.queue, wanted.limit, now, wanted.counted, wanted.poison_after, selection)

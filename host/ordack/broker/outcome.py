@@ -11,36 +11,34 @@ Times: seconds since 1970.
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
-from struct import unpack_from
 from typing import Any, NamedTuple
 
-from mqqb import acks, build, compose, confirm, connection, core, guids, headers, names
+from mqqb import acks, build, compose, confirm, core, guids, headers, names
 from mqqb.confirm import Confirmation
 from mqqb.destination import ENCRYPTED_BODY
-from mqqb.parse import names_end
-from mqqb.parse import parse as parse_packet
 
 from ordack.config.config import Config, split_direct
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.config.settings import NEVER
-from ordack.store import Store
+from ordack.store import Store, packet_fields
 from ordack.store.disk import Room
-from ordack.store.messages import Leaving, NewMessage, correlation_of
+from ordack.store.messages import (
+    DIRECT,
+    FINAL_ACK,
+    NEGATIVE,
+    ON_EXPIRY,
+    OWN,
+    POSITIVE,
+    Leaving,
+    NewMessage,
+    correlation_of,
+)
 from ordack.store.outgoing import NewOutgoing, Waiting
 from ordack.store.queues import QueueState
-from ordack.store.schema import ORDER_QUEUE_ID, PRIVATE
+from ordack.store.schema import PRIVATE
 from ordack.text import legible
-
-# What the removal of a message leads to, bits of NewMessage.wants.
-FINAL_ACK = 1  # to the queue manager that sent it (B-116)
-POSITIVE = 2  # administration acknowledgement if an application receives it,
-NEGATIVE = 4  # if it goes otherwise (B-336)
-OWN = 8  # it was sent here: the confirmation process ends with it (confirmation.md 7)
-ON_EXPIRY = 16  # a copy in the dead-letter queue if its time to be received runs out (B-407)
-DIRECT = 32  # its FinalAck is addressed by the address of the peer (B-361)
 
 INSECURE = (  # B-349, all that occur
     confirm.NACK_BAD_DST_Q,
@@ -60,84 +58,6 @@ class Back(NamedTuple):
     peer: bytes
     address: str
     direct: bool
-
-
-def parse(packet: bytes | bytearray | memoryview) -> headers.UserMessage:
-    """A packet of the store as the message that it is."""
-    found = parse_packet(packet)
-    if isinstance(found, (connection.OrderAck, headers.FinalAck)):  # one that only passes through here
-        return found.message
-    assert isinstance(found, headers.UserMessage)
-    return found
-
-
-def identifier(source: bytes, message_id: int) -> bytes:
-    """MSMQ's message identifier, 20 bytes: the GUID of the queue manager that sent the message, and its MessageID."""
-    return source + message_id.to_bytes(4, "little")
-
-
-def body_in(packet: bytes) -> slice | None:
-    """Where the body of a packet of the store is, found without a look at all its headers; None if it has some of which
-    that cannot be said (wire.md 3)."""
-    flags: int = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
-    if flags & core.USER_SH:
-        return None
-    at = names_end(packet, flags)
-    if flags & core.USER_TH:
-        if unpack_from("<I", packet, at)[0] & core.TX_CG:
-            return None
-        at += core.TRANSACTION_HEADER_SIZE
-    size: int = unpack_from("<I", packet, at + core.PROPERTIES_MESSAGE_SIZE_IN_PART)[0]
-    extension: int = unpack_from("<I", packet, at + core.PROPERTIES_EXTENSION_SIZE_IN_PART)[0]
-    at += core.MESSAGE_PROPERTIES_HEADER_SIZE + 2 * packet[at + core.PROPERTIES_LABEL_LENGTH_IN_PART] + extension
-    return slice(at, at + size)
-
-
-def wants(message: headers.UserMessage, own: bool) -> int:
-    """What the removal of this message from its queue leads to. own: it was sent on this queue manager."""
-    flags = message.user.flags
-    requested = message.properties.flags if message.user.admin_queue is not None else 0
-    wanted = (POSITIVE if requested & headers.WANT_PR else 0) | (NEGATIVE if requested & headers.WANT_NR else 0)
-    if message.transaction is None:
-        return wanted | (ON_EXPIRY if flags & core.USER_JN else 0)
-    if own:
-        return wanted | OWN
-    asked = flags & (core.USER_JN | core.USER_JP) or message.transaction.flags & core.TX_FA
-    return wanted | (FINAL_ACK if asked else 0)
-
-
-def expires(message: headers.UserMessage, now: int) -> int | None:
-    """When a message that arrives now has been in its queue for long enough; None: never (B-288, B-402, A-43)."""
-    life = message.user.time_to_be_received
-    return None if life == compose.FOREVER else now + max(life - elapsed(message, now), 0)
-
-
-def elapsed(message: headers.UserMessage, now: int) -> int:
-    """Seconds since a message was sent; a clock that is ahead counts as none (A-42)."""
-    return max(now - message.user.sent_time, 0)
-
-
-def of_local(packet: bytes, settings: confirm.Settings) -> tuple[int, array[int]]:
-    """The MessageID of a transactional message from this queue manager to itself, and the record of its confirmation
-    process."""
-    (ttrq,) = unpack_from("<I", packet, core.BASE_TIME_TO_REACH_QUEUE_AT)
-    ttbr, sent_time, message_id, flags = unpack_from("<4I", packet, core.USER_TIME_TO_BE_RECEIVED_AT)
-    journal = flags & (core.USER_JN | core.USER_JP)
-    return message_id, confirm.new(sent_time, settings, journal, ttrq, ttbr, local=True)
-
-
-def send_until(message: headers.UserMessage) -> int:
-    """Until when a message may travel: TimeToReachQueue, or TimeToBeReceived if that is shorter (B-311, B-403)."""
-    life = min(message.base.time_to_reach_queue, message.user.time_to_be_received)
-    return NEVER if life == compose.FOREVER else message.user.sent_time + life
-
-
-def due(confirmation: Confirmation, until: int, held: bool) -> int | None:
-    """When something becomes of an outgoing message by itself: its deadline, or that it is not to be sent any more."""
-    deadline = confirmation.next_deadline()
-    if held or confirmation.state not in (confirm.Q, confirm.S):
-        return deadline
-    return until + 1 if deadline is None else min(deadline, until + 1)
 
 
 class Settlements:
@@ -186,7 +106,7 @@ class Settlements:
         self.store.messages.delete(keys)
 
     def _tell(self, leaving: Leaving, what: int, message_class: int) -> None:
-        message = parse(leaving.packet)
+        message = packet_fields.parse(leaving.packet)
         back = None
         if leaving.peer is not None and leaving.address is not None:
             back = Back(leaving.peer, leaving.address, bool(leaving.wants & DIRECT))
@@ -201,7 +121,7 @@ class Settlements:
     ) -> tuple[int, bytes, int, str | None]:
         """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike; the outcome.
         alike: what has become of those before it, by what decides that."""
-        message_id, new = of_local(leaving.packet, self.config.confirmation)
+        message_id, new = packet_fields.of_local(leaving.packet, self.config.confirmation)
         key = tuple(new)
         if key not in alike:
             confirmation = Confirmation(new, self.config.confirmation)
@@ -213,7 +133,7 @@ class Settlements:
             confirmation = Confirmation(confirmation.record[:], self.config.confirmation)  # not that of others, too
             self.dead_letter(leaving.packet, leaving.dead_letter, confirmation)
         is_missed = confirmation.record[confirm.CLASS] >= confirm.NACK_BAD_DST_Q
-        missed = format_name(parse(leaving.packet).user) if is_missed else None
+        missed = packet_fields.format_name(packet_fields.parse(leaving.packet).user) if is_missed else None
         return message_id, confirmation.record.tobytes(), self.now, missed
 
     def empty(self, queue: int, message_class: int, limit: int, last: int = NEVER) -> int:
@@ -252,7 +172,7 @@ class Settlements:
                 if action & confirm.DEAD_LETTER:
                     self.dead_letter(packet, waiting.dead_letter, confirmation)
                 if action & confirm.NACK:
-                    self.administer(parse(packet), confirm.NACK_REACH_QUEUE_TIMEOUT, None)
+                    self.administer(packet_fields.parse(packet), confirm.NACK_REACH_QUEUE_TIMEOUT, None)
             if action & (confirm.DELETE | confirm.JOURNAL | confirm.DEAD_LETTER):
                 gone.append(waiting.key)
                 if confirmation is not last:
@@ -267,7 +187,7 @@ class Settlements:
                 outcomes.append((waiting.message_id, record, self.now, missed))
                 discarded[waiting.outgoing] = end.message_class if end.answer == confirm.DISCARDED else 0
             elif action & confirm.STORE:
-                deadline = due(confirmation, waiting.send_until, held=True)
+                deadline = packet_fields.due(confirmation, waiting.send_until, held=True)
                 kept.append((confirmation.record.tobytes(), deadline, True, waiting.key))
         self.store.outgoing.delete(gone)
         self.store.outgoing.keep(kept)
@@ -294,7 +214,7 @@ class Settlements:
     def undelivered(self, packet: bytes | bytearray, message_class: int, back: Back | None) -> None:
         """This queue manager fails to deliver a message: administration acknowledgement if asked for, and if it is not
         transactional a copy in the dead-letter queue (B-312, B-313, B-390, B-391)."""
-        message = parse(packet)
+        message = packet_fields.parse(packet)
         if message.properties.flags & headers.WANT_NA:
             self.administer(message, message_class, back)
         if message.user.flags & core.USER_JN and message.transaction is None:
@@ -321,7 +241,7 @@ class Settlements:
             build.set_message_class(copied, message_class)
         priority = copied[2] & core.BASE_PR
         self.room -= len(packet)
-        correlation = correlation_of(parse(copied))
+        correlation = correlation_of(packet_fields.parse(copied))
         self.store.messages.add(
             [NewMessage(queue.identifier, 7 - priority, copied, in_doubt=in_doubt, correlation=correlation)]
         )
@@ -350,7 +270,7 @@ class Settlements:
             message_class,
             host,
         )
-        self._file(return_queue(back.peer), message_id, packet, True, 0, back.address)
+        self._file(packet_fields.return_queue(back.peer), message_id, packet, True, 0, back.address)
 
     def administer(self, message: headers.UserMessage, message_class: int, back: Back | None) -> None:
         """Send Administration Acknowledgment (B-348 to B-355). back: None if the message was sent here."""
@@ -380,7 +300,7 @@ class Settlements:
             body_type=properties.body_type if negative else 0,
             delivery="recoverable" if user.flags & core.USER_DM else "express",
             response=self._response_queue(user),
-            correlation=identifier(bytes(user.source_queue_manager), user.message_id),
+            correlation=packet_fields.identifier(bytes(user.source_queue_manager), user.message_id),
         )
 
     def _response_queue(self, user: headers.UserHeader) -> names.QueueName | None:
@@ -444,7 +364,7 @@ class Settlements:
             known = self.config.public_queues.get(guids.guid_text(name.public_queue_identifier)[1:-1].lower())
             if known is None:
                 return
-            name, host = destination(known)
+            name, host = packet_fields.destination(known)
         queue = self._here(name, host)
         if queue is False:
             return
@@ -461,14 +381,14 @@ class Settlements:
         if isinstance(queue, QueueState):
             if queue.has_room(len(packet)):
                 self.room -= len(packet)
-                correlation = correlation_of(parse(packet))
+                correlation = correlation_of(packet_fields.parse(packet))
                 self.store.messages.add([NewMessage(queue.identifier, 7 - priority, packet, correlation=correlation)])
         elif isinstance(name, names.DirectQueueFormatName):
             self._file(guids.format_name(name).lower(), message_id, packet, recoverable, priority)
         elif back is not None and host == source:
-            self._file(return_queue(back.peer), message_id, packet, recoverable, priority, back.address)
+            self._file(packet_fields.return_queue(back.peer), message_id, packet, recoverable, priority, back.address)
         else:
-            self._file(return_queue(host), message_id, packet, recoverable, priority)
+            self._file(packet_fields.return_queue(host), message_id, packet, recoverable, priority)
 
     def _here(self, name: names.QueueName, host: bytes) -> QueueState | bool | None:
         """The queue here that a destination means; None if it is elsewhere, False if it takes no such message."""
@@ -500,34 +420,6 @@ class Settlements:
         )
         self.store.outgoing.add([message])
         self.sent = True
-
-
-def destination(format_name: str) -> tuple[names.QueueName, bytes]:
-    """A format name as it stands in a message: the name, and QueueManagerAddress."""
-    name = guids.parse_format_name(format_name)
-    if isinstance(name, headers.PrivateQueueFormatName):
-        return headers.PrivateQueueFormatNameId(name.private_queue_identifier), name.source_queue_manager
-    return name, names.NULL_GUID
-
-
-def format_name(user: headers.UserHeader) -> str:
-    """Where a message is to go, for a person; "" if its destination is no queue."""
-    return (
-        ""
-        if user.destination_queue is None
-        else legible(guids.format_name(user.destination_queue, bytes(user.queue_manager_address)))
-    )
-
-
-def is_return_queue(format_name: str) -> bool:
-    """Is it the name of an outgoing queue with what goes back to a peer?"""
-    kind, _, rest = format_name.partition("=")
-    return kind.upper() == "PRIVATE" and int(rest.partition("\\")[2], 16) == ORDER_QUEUE_ID
-
-
-def return_queue(peer: bytes) -> str:
-    """Name of the outgoing queue with what goes back to a peer."""
-    return guids.format_name(headers.PrivateQueueFormatName(peer, ORDER_QUEUE_ID))
 
 
 # Long work goes in short transactions, so that other writers do not wait long.

@@ -10,21 +10,31 @@ import itertools
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from mqqb import confirm, core, headers, hosts
+from mqqb import confirm, core, guids, headers, hosts
 from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
-from ordack.broker import outcome
-from ordack.broker.links import Hop, Links, PeerLink
-from ordack.broker.routing import Routing, Way
 from ordack.broker.streams import LongStream, Rows, key_of
-from ordack.config.config import SERIAL_PORT, Config
-from ordack.store import Store
+from ordack.config.config import SERIAL_PORT, Config, split_direct
+from ordack.store import Store, packet_fields
 from ordack.store.outgoing import Added, NewOutgoing, Outgoing, OutgoingEntry, Packet, Waiting
+
+if TYPE_CHECKING:
+    from ordack.broker.links import Hop, Links, PeerLink
 
 ROWS = 500  # that are read at once, to bound memory, or of which one transaction notes how far they have come
 SENT_AHEAD = 10_000  # keys for which the store is told at once that they may be transmitted
+
+
+class Way(NamedTuple):
+    """How an outgoing queue is served: by a session to its hop, or by any with its peer if it is for one by GUID; then
+    the queue manager that answers at the hop must be that peer, unless messages for it are `routed` there."""
+
+    hop: Hop | None
+    peer: bytes | None = None
+    routed: bool = False
 
 
 class OutgoingQueue:
@@ -43,7 +53,7 @@ class OutgoingQueue:
         self.stream = LongStream(array("I", row.record), config.resend_intervals, rows)
         _, self.peer, self.routed = way
         self.hop: Hop | None = None
-        self.returns = outcome.is_return_queue(row.format_name)
+        self.returns = packet_fields.is_return_queue(row.format_name)
         self.link: PeerLink | None = None
         self.turn = 0
         self.on_hold = row.on_hold
@@ -110,10 +120,9 @@ class OutgoingQueues:
     """All of them; `load` takes them from the store. at_hand: packets that have just been stored, by key, and until
     when they may be sent."""
 
-    def __init__(self, store: Store, links: Links, routing: Routing, config: Config) -> None:
+    def __init__(self, store: Store, links: Links, config: Config) -> None:
         self._store = store
         self._links = links
-        self._routing = routing
         self._config = config
         self._accepts: dict[Hop, bytes] = {}  # who has taken the last session that was opened there from here
         self._forget_all()
@@ -261,7 +270,7 @@ class OutgoingQueues:
         return list(news)
 
     def _add(self, row: Outgoing) -> None:
-        way = self._routing.way(row.format_name)
+        way = _way(row.format_name, self._store.guid, self._config)
         rows = _Rows(self, self._store, row.identifier)
         queue = self._queues[row.identifier] = OutgoingQueue(row, way, self._config, rows)
         if queue.peer:
@@ -349,7 +358,11 @@ class OutgoingQueues:
     def has_way(self, guid: bytes) -> bool:
         """Is there a session with this queue manager, or a way to one?"""
         waiting = self.to_peer(guid)
-        return bool(self._links.with_peer(guid) or (waiting and waiting.hop) or self._routing.has_hop(guid))
+        return bool(
+            self._links.with_peer(guid)
+            or (waiting and waiting.hop)
+            or guids.guid_text(guid)[1:-1].lower() in self._config.next_hops
+        )
 
     def opened(self, link: PeerLink) -> None:
         """A session is open: it serves what is for its hop and its peer, also what an older one served: a peer that has
@@ -391,7 +404,7 @@ class OutgoingQueues:
         """Where the peer takes connections that an outgoing queue is for, as far as the configuration says, or one from
         here has shown. That the peer has connected from an address shows nothing (B-011)."""
         accepted = next((hop for hop, peer in self._accepts.items() if peer == queue.peer), None)
-        return self._routing.hop(queue.address) or accepted
+        return self._config.next_hops.get(queue.address or "") or accepted
 
     def _lead(self, queue: OutgoingQueue, hop: Hop | None) -> None:
         if hop == queue.hop:
@@ -405,7 +418,7 @@ class OutgoingQueues:
     def look_for_ways(self, hop: Hop) -> None:
         """A connection to this hop is about to be tried: own addresses come and go, and what waits for it with them."""
         for queue in [queue for queue in self._by_hop.get(hop, ()) if queue.link is None and not queue.peer]:
-            self._lead(queue, self._routing.way(queue.format_name).hop)
+            self._lead(queue, _way(queue.format_name, self._store.guid, self._config).hop)
             self._attach(queue)
 
     def _attach(self, queue: OutgoingQueue) -> None:
@@ -483,15 +496,26 @@ class OutgoingQueues:
         for waiting in messages:
             confirmation = self.confirmation(waiting)
             if confirmation and confirmation.state == confirm.Q and confirmation.sent():
-                due = outcome.due(confirmation, waiting.send_until, held=False)
+                due = packet_fields.due(confirmation, waiting.send_until, held=False)
                 kept.append((confirmation.record.tobytes(), due, False, waiting.key))
         if kept:
             self._store.outgoing.keep(kept)
 
 
+def _way(format_name: str, guid: bytes, config: Config) -> Way:
+    """Return how the outgoing queue of this format name is served from the queue manager with this GUID."""
+    kind, _, rest = format_name.partition("=")
+    if kind.upper() != "PRIVATE":
+        return Way(config.way((split_direct(format_name) or ("", ""))[0]))
+    text = rest.partition("\\")[0]
+    peer = guids.guid_bytes(text)
+    hop = config.own_hop if peer == guid else config.next_hops.get(text.lower())
+    return Way(hop, peer, hop is not None)  # to this queue manager itself, too
+
+
 def _passing(outgoing: int, message: headers.UserMessage, packet: bytearray) -> NewOutgoing:
     """The row of a message that only passes through an outgoing queue."""
-    until = outcome.send_until(message)
+    until = packet_fields.send_until(message)
     return NewOutgoing(
         outgoing,
         message.user.message_id,

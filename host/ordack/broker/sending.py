@@ -7,26 +7,33 @@ import itertools
 from array import array
 from collections.abc import Iterable, Sequence
 from struct import pack_into
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqqb import build, compose, confirm, core, guids, headers, parse
 from mqqb.confirm import Confirmation
 from mqqb.guids import parse_format_name
 from mqqb.names import QueueName, terminated
 
-from ordack.broker import outcome
-from ordack.broker.message import TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT, Bytes, Letter, Run
-from ordack.broker.outcome import Settlements
-from ordack.broker.streams import number_run
 from ordack.config import names
 from ordack.config.config import check_host, split_direct
 from ordack.config.names import JOURNAL, BadName
-from ordack.store import Store, StoreError, StoreFull
-from ordack.store.messages import NewMessage, correlation_of
+from ordack.store import Store, StoreError, StoreFull, packet_fields
+from ordack.store.messages import NewMessage, correlation_of, expires_of, wants_of
 from ordack.store.outgoing import Added, NewOutgoing, Outgoing
+from ordack.store.packet_fields import TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
 from ordack.store.queues import QueueState
 from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM
 from ordack.text import counted
+
+if TYPE_CHECKING:
+    from ordack.broker.message import Bytes, Letter
+    from ordack.broker.outcome import Settlements
+
+if core.implementation == "c":
+    from _mqqb import ffi, lib
+
+    BYTES = ffi.typeof("uint8_t[]")
+    OUTGOING = ffi.typeof("mqqb_outgoing[]")
 
 EARLIEST_S = 1_704_067_200  # in 2024: a clock that shows less is not set
 
@@ -68,7 +75,7 @@ def each(source: bytes, runs: Iterable[SentRun]) -> list[Sent]:
             delivery,
             tx_sequence_id,
             None if number is None else number + place,
-            outcome.identifier(source, message_id + place),
+            packet_fields.identifier(source, message_id + place),
         )
         for message_id, delivery, tx_sequence_id, number, count in runs
         for place in range(count)
@@ -76,6 +83,37 @@ def each(source: bytes, runs: Iterable[SentRun]) -> list[Sent]:
 
 
 _Place = tuple[QueueState | None, str]  # where messages go: to this queue here, or away; and the format name
+
+
+def number_run(
+    record: array[int],
+    previous: int,
+    packets: bytearray | memoryview,
+    size: int,
+    transaction_at: int,
+    message_ids: range,
+) -> int:
+    """Number packets that an application sends, alike but for their bodies, as core.stamp does for each (B-317), and
+    give them these MessageIDs. They are behind each other in `packets`, `size` bytes each, with the TransactionHeader
+    at transaction_at. record, previous: of their stream, as core.stamp has them. How many were numbered: fewer than
+    there are if the numbers are used up (A-24)."""
+    if core.implementation == "c":
+        last = ffi.new("uint32_t *", previous)
+        octets = ffi.from_buffer(BYTES, packets, True)
+        stream = ffi.from_buffer(OUTGOING, record, True)
+        count = len(message_ids)
+        done: int = lib.mqqb_run_number(stream, last, octets, size, transaction_at, count, message_ids.start)
+        return done
+    header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
+    for place, message_id in enumerate(message_ids):
+        at = place * size + transaction_at
+        core.unpack(core.TRANSACTION_HEADER, header, packets, at, len(packets))
+        if core.stamp(record, previous, header) != core.OK:
+            return place
+        core.pack(core.TRANSACTION_HEADER, header, packets, at)
+        pack_into("<I", packets, place * size + core.USER_MESSAGE_ID_AT, message_id)
+        previous = header[core.TX_NUMBER]
+    return len(message_ids)
 
 
 class _Stream:
@@ -91,7 +129,7 @@ class _Stream:
     def number(
         self, packets: bytearray | memoryview, size: int, at: int, message_ids: range, now: int
     ) -> list[_Numbers]:
-        """Number transactional packets, as `streams.number_run` takes them, for the first and only time (B-317):
+        """Number transactional packets, as `number_run` takes them, for the first and only time (B-317):
         (ordinal, time stamp, numbers), more than one of them if the sequence changes."""
         if not self.is_of_this_run:
             self.record = array("I", self._store.outgoing.number_in(self.row, now).record)
@@ -119,7 +157,7 @@ class _Pattern:
         self.delivery = delivery
         self.dead_letter = dead_letter
         self.packet = packet
-        message = outcome.parse(packet)
+        message = packet_fields.parse(packet)
         user = message.user
         self.transaction_at = parse.transaction_offset(packet)
         self.body_at = (
@@ -130,13 +168,13 @@ class _Pattern:
             + len(letter.extension)
         )
         self.rank = 7 - (packet[core.BASE_FLAGS_AT] & core.BASE_PR)
-        self.expires = outcome.expires(message, now)
-        self.wants = outcome.wants(message, own=bool(self.transaction_at))
+        self.expires = expires_of(message, now)
+        self.wants = wants_of(message, own=bool(self.transaction_at))
         self.correlation = correlation_of(message)
         self.is_told = bool(message.properties.flags & headers.WANT_PA)
         self.is_copied = bool(not self.transaction_at and user.flags & core.USER_JP)
         self.journal = (user.flags & (core.USER_JN | core.USER_JP)) // core.USER_JN
-        self.send_until = outcome.send_until(message)
+        self.send_until = packet_fields.send_until(message)
         self.confirmation: bytes | None = None
         self.due: int | None = self.send_until + 1
 
@@ -181,9 +219,9 @@ class Sending:
     def send(self, letter: Letter) -> Sent:
         """Number a message, and put it in its queue, or in the outgoing queue of its destination. Raises NoSuchQueue,
         BadName, ValueError, StoreFull and StoreError, each with what is wrong with it."""
-        return each(self._store.guid, self.send_all((Run(letter, (letter.body,)),)))[0]
+        return each(self._store.guid, self.send_all([(letter, (letter.body,))]))[0]
 
-    def send_all(self, runs: Sequence[Run]) -> list[SentRun]:
+    def send_all(self, runs: Sequence[tuple[Letter, Sequence[Bytes]]]) -> list[SentRun]:
         """As `send`, for each letter in this order. The transactional ones are one transaction."""
         blocks: list[tuple[_Place, _Pattern, list[Bytes]]] = []
         if runs and self._now < EARLIEST_S:
@@ -225,7 +263,7 @@ class Sending:
             is_kept = size <= KEPT_BODY and admin is None and response is None  # names are not told by what they say
             make = _make_pattern if is_kept else _make_pattern.__wrapped__
             of_all = store.guid, self._now, self._config.confirmation
-            bare = Letter("", b"", *letter[2:])
+            bare = letter._replace(destination="", body=b"")
             pattern = make(*of_all, format_name, queue is None, bare, size, delivery, dead_letter, admin, response)
             found = self._patterns[key] = place, pattern
         return found
@@ -322,7 +360,7 @@ class Sending:
             if pattern.is_told or pattern.is_copied:
                 self.write()  # what follows finds it there
                 if pattern.is_told:
-                    self._outcomes.administer(outcome.parse(packet), confirm.ACK_REACH_QUEUE, None)
+                    self._outcomes.administer(packet_fields.parse(packet), confirm.ACK_REACH_QUEUE, None)
                 if pattern.is_copied:
                     self._outcomes.copy(JOURNAL, packet, None)
 
@@ -383,7 +421,7 @@ def _make_pattern(
     """What messages to this format name have in common. letter: without destination and body, of which it has `size`
     bytes. admin, response: what it names besides."""
     journal = (core.USER_JN if letter.dead_letter else 0) | (core.USER_JP if letter.journal else 0)
-    name, address = outcome.destination(format_name)
+    name, address = packet_fields.destination(format_name)
     packet = build.user_message(
         guid,
         0,
@@ -424,7 +462,7 @@ def _confirmation(letter: Letter, pattern: _Pattern, now: int, settings: confirm
         ),
         settings,
     )
-    return confirmation.record.tobytes(), outcome.due(confirmation, pattern.send_until, held=False)
+    return confirmation.record.tobytes(), packet_fields.due(confirmation, pattern.send_until, held=False)
 
 
 def target(store: Store, destination: str) -> tuple[QueueState | None, str]:
@@ -462,9 +500,9 @@ def _private(store: Store, destination: str) -> str:
         format_name = guids.format_name(parse_format_name(destination))
     except ValueError as error:
         raise BadName(str(error)) from None
-    if outcome.is_return_queue(format_name):
+    if packet_fields.is_return_queue(format_name):
         raise closed(format_name)
-    if outcome.destination(format_name)[1] == store.guid:
+    if packet_fields.destination(format_name)[1] == store.guid:
         raise BadName(f"{destination} is a queue here: use its name")
     return format_name
 

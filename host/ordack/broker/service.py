@@ -36,8 +36,8 @@ from typing import Any
 
 from mqqb import confirm
 
-from ordack.broker.commits import ORDERS, Order, Request, Wanted
-from ordack.broker.message import KINDS, Letter, Run, misfit
+from ordack.broker.commits import ORDERS
+from ordack.broker.message import KINDS, Letter, Order, Request, Run, Wanted, misfit
 from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import StoredMessage
@@ -264,6 +264,14 @@ def failed(error: Exception) -> bytes:
     others = (kind for kind, of in _OTHERS.items() if isinstance(error, of))
     kind = error.kind if isinstance(error, StoreError) else next(others, StoreError.kind)
     return frame(FAILED, kind, error.reason if isinstance(error, StoreUnknown) else str(error))
+
+
+def answered(result: Any) -> bytes:
+    """Return what an application asked for as a frame: DONE with messages or other values, or FAILED. Raises
+    ValueError if the frame would be above FRAME_MAX."""
+    if isinstance(result, Exception):
+        return failed(result)
+    return frame(DONE, rows_of(result) if isinstance(result, list) else result)
 
 
 def rows_of(messages: Sequence[StoredMessage]) -> list[Any]:

@@ -10,26 +10,29 @@ import itertools
 import secrets
 from array import array
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mqqb import confirm, connection, core, headers, lives, parse
 from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
-from ordack.broker import incoming, outcome
-from ordack.broker.acceptance import Batch, Duplicates
-from ordack.broker.incoming import IncomingStreams
-from ordack.broker.links import PeerLink
 from ordack.broker.outcome import CHUNK, piece
-from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
-from ordack.broker.serve_log import Operator
-from ordack.broker.streams import key_of, number_run
+from ordack.broker.sending import number_run
+from ordack.broker.streams import key_of
 from ordack.config import classes
 from ordack.config.config import Config
 from ordack.config.names import JOURNAL
 from ordack.config.settings import NEVER
-from ordack.store import Store
+from ordack.store import Store, packet_fields
 from ordack.store.disk import first_piece
 from ordack.store.outgoing import Unsent, Waiting
+
+if TYPE_CHECKING:
+    from ordack.broker.acceptance import Batch, Duplicates
+    from ordack.broker.incoming import IncomingStreams
+    from ordack.broker.links import PeerLink
+    from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
+    from ordack.broker.serve_log import Operator
 
 
 class _Answers:
@@ -227,14 +230,14 @@ class Settling:
                 kept.append(
                     (
                         confirmation.record.tobytes(),
-                        outcome.due(confirmation, waiting.send_until, stop),
+                        packet_fields.due(confirmation, waiting.send_until, stop),
                         stop,
                         waiting.key,
                     )
                 )
                 if stop:
                     held.append(waiting.key)
-        batch.incoming.update(dict.fromkeys(incoming.given_up(given_up, self._incoming)))
+        batch.incoming.update(dict.fromkeys(self._incoming.give_up(given_up)))
         self._store.outgoing.keep(kept)
         gone += batch.outcomes.settle(settled)
         for queue in dict.fromkeys(self._outgoing[waiting.outgoing] for waiting in due if waiting.key in gone):
@@ -264,8 +267,8 @@ class Settling:
             batch.take_out(queue, entries)
 
     def too_many_final_acks(self) -> list[tuple[int, int]]:
-        """What is to be given up of those for peers that have not come back, as incoming.surplus (B-435)."""
-        return incoming.surplus(self._outgoing.returns, self._incoming.known_sources(), self._config)
+        """As IncomingStreams.surplus."""
+        return self._incoming.surplus(self._outgoing.returns)
 
     def give_up_final_acks(self, batch: Batch, wall: int, surplus: list[tuple[int, int]], limit: int) -> int:
         """End up to `limit` of the surplus, the first ones; how many. What is left stays in `surplus`."""
@@ -303,7 +306,7 @@ def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:
 
 DUE = 10_000  # messages that are found due at once: what is near each other in the store ends together
 
-Transact = Callable[[int, int, Callable[[Batch], object]], object]
+Transact = Callable[[int, int, "Callable[[Batch], object]"], object]
 
 
 class ConfirmationDeadlines:

@@ -9,21 +9,23 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mqqb import confirm, core, guids
 
-from ordack.broker.links import Hop, PeerLink
-from ordack.broker.outcome import is_return_queue
-from ordack.broker.outgoing import OutgoingQueue
 from ordack.config import classes
 from ordack.config.config import Config, format_address, split_direct
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE, PeerNames
 from ordack.store import Counters, Store
 from ordack.store.disk import Room, megabytes
 from ordack.store.outgoing import OutgoingCount
+from ordack.store.packet_fields import is_return_queue
 from ordack.store.schema import POISON, PRIVATE
 from ordack.text import counted
+
+if TYPE_CHECKING:
+    from ordack.broker.links import Hop, PeerLink
+    from ordack.broker.outgoing import OutgoingQueue
 
 LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken
 PATIENCE_S = 60  # that a message waits for a session until this is a problem

@@ -5,8 +5,7 @@ them keeps its headers as a template, compares what comes next with them, and te
 MessageRun. Whatever differs in anything else takes the full path, and so does each message of a run that its owner does
 not accept together with others: it reads as any MessageReceived. What is decided is the same on both ways.
 
-Without the C core (`mqqb.core.implementation`) nothing is predicted. What an application sends is numbered in C in the
-same way, a run at a time.
+Without the C core (`mqqb.core.implementation`) nothing is predicted.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ if core.implementation == "c":
     PACKETS = ffi.typeof("mqqb_run_packet[]")
     INCOMING = ffi.typeof("mqqb_incoming[]")
     SESSION = ffi.typeof("mqqb_session[]")
-    OUTGOING = ffi.typeof("mqqb_outgoing[]")
     LENGTHS = ffi.typeof("uint32_t[]")
 
 LONGEST = 64  # messages of one run: a window
@@ -141,37 +139,6 @@ class MessageRun:
         incoming = ffi.from_buffer(INCOMING, record, True)
         accepted: int = lib.mqqb_run_accept(incoming, self.template.structure, packets, len(self) - first)
         return accepted
-
-
-def number_run(
-    record: array[int],
-    previous: int,
-    packets: bytearray | memoryview,
-    size: int,
-    transaction_at: int,
-    message_ids: range,
-) -> int:
-    """Number packets that an application sends, alike but for their bodies, as core.stamp does for each (B-317), and
-    give them these MessageIDs. They are behind each other in `packets`, `size` bytes each, with the TransactionHeader
-    at transaction_at. record, previous: of their stream, as core.stamp has them. How many were numbered: fewer than
-    there are if the numbers are used up (A-24)."""
-    if core.implementation == "c":
-        last = ffi.new("uint32_t *", previous)
-        octets = ffi.from_buffer(BYTES, packets, True)
-        stream = ffi.from_buffer(OUTGOING, record, True)
-        count = len(message_ids)
-        done: int = lib.mqqb_run_number(stream, last, octets, size, transaction_at, count, message_ids.start)
-        return done
-    header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
-    for place, message_id in enumerate(message_ids):
-        at = place * size + transaction_at
-        core.unpack(core.TRANSACTION_HEADER, header, packets, at, len(packets))
-        if core.stamp(record, previous, header) != core.OK:
-            return place
-        core.pack(core.TRANSACTION_HEADER, header, packets, at)
-        pack_into("<I", packets, place * size + core.USER_MESSAGE_ID_AT, message_id)
-        previous = header[core.TX_NUMBER]
-    return len(message_ids)
 
 
 def ready_to_follow(

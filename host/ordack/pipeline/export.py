@@ -27,7 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from mqqb import guids
 
-from ordack.broker.commits import LOOK_AGAIN_S, Commit, Order, Wanted
+from ordack.broker.commits import LOOK_AGAIN_S
+from ordack.broker.message import Commit, Order, Wanted
 from ordack.client import Client, Queue
 from ordack.config.paths import AnyPath, NotLocal, RemotePath, path_of, sync
 from ordack.pipeline.columns import Columns, parquet

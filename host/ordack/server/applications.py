@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from ordack.api.reads import Here, Turn
 from ordack.broker import service
 from ordack.broker.applications import Application, PutBack, Question, Take
-from ordack.broker.commits import AS_CONFIGURED, Commit, Current, Emptying, Request, Wanted
+from ordack.broker.commits import Current
+from ordack.broker.message import AS_CONFIGURED, Commit, Emptying, Request, Wanted
 from ordack.broker.serve_log import ERROR
 from ordack.config.tls import name_in
 from ordack.store import StoreBusy, StoreError
@@ -172,7 +173,10 @@ class Door:
         """Write what there is to answer."""
         for application, answer in self.manager.applications.answers():
             if connection := self._of.get(application):
-                connection.answer(answer)
+                try:
+                    connection.answer(service.answered(answer))
+                except ValueError as error:
+                    connection.end(str(error))
 
 
 class Connection(asyncio.Protocol):

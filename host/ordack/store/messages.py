@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from mqqb import headers
+from mqqb import compose, core, headers
 
 from ordack.config.settings import NEVER
 from ordack.store.disk import StoreError, StoreUnknown, first_piece
@@ -37,6 +37,14 @@ _ADD += "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _PACKET = 3  # its place among the values
 FREE = " AND NOT in_hand(lookup_id)"  # nobody receives it just now
 
+# Bits of NewMessage.wants: what the removal of a message from its queue causes.
+FINAL_ACK = 1  # a FinalAck to the queue manager that sent the message (B-116)
+POSITIVE = 2  # an administration acknowledgement if an application receives it,
+NEGATIVE = 4  # or if it ends otherwise (B-336)
+OWN = 8  # the end of its confirmation process: the message was sent here (confirmation.md 7)
+ON_EXPIRY = 16  # a copy in the dead-letter queue if its TimeToBeReceived expires (B-407)
+DIRECT = 32  # the FinalAck is addressed by the peer's IP address (B-361)
+
 
 class NotTaken(StoreError, kind="not taken", decided=True):
     """Messages that were to be removed are not in the hands of whoever wants that, and nothing that was to happen
@@ -56,9 +64,9 @@ class StoredMessage(NamedTuple):
 
 
 class NewMessage(NamedTuple):
-    """A message to put in a queue. `rank` is 7 - priority; the others are the columns of the table. correlation: as
-    `correlation_of` has it. more: packets of others that follow it and are like it in all else, but that `own`, if it
-    has one, counts on."""
+    """A message to put in a queue. rank: 7 - priority; correlation: see correlation_of; the others are
+    columns of the table. more: packets of messages that follow this one and equal it in all columns; `own`, if set,
+    rises by one with each."""
 
     queue: int
     rank: int
@@ -180,9 +188,31 @@ class ReceiveLocks:
 
 
 def correlation_of(message: headers.UserMessage) -> bytes | None:
-    """What `messages.correlation` has for a message."""
-    identifier = bytes(message.properties.correlation_id)
-    return identifier if any(identifier) else None
+    """Return the column `correlation` of a message: its CorrelationID, or None if that is zero."""
+    correlation_id = bytes(message.properties.correlation_id)
+    return correlation_id if any(correlation_id) else None
+
+
+def wants_of(message: headers.UserMessage, own: bool) -> int:
+    """Return what the removal of this message causes. own: it was sent on this queue manager."""
+    flags = message.user.flags
+    requested = message.properties.flags if message.user.admin_queue is not None else 0
+    wanted = (POSITIVE if requested & headers.WANT_PR else 0) | (NEGATIVE if requested & headers.WANT_NR else 0)
+    if message.transaction is None:
+        return wanted | (ON_EXPIRY if flags & core.USER_JN else 0)
+    if own:
+        return wanted | OWN
+    asked = flags & (core.USER_JN | core.USER_JP) or message.transaction.flags & core.TX_FA
+    return wanted | (FINAL_ACK if asked else 0)
+
+
+def expires_of(message: headers.UserMessage, now: int) -> int | None:
+    """Return when a message that arrives now expires in its queue. None: never (B-288, B-402, A-43)."""
+    life = message.user.time_to_be_received
+    if life == compose.FOREVER:
+        return None
+    elapsed = max(now - message.user.sent_time, 0)  # a sender's clock that is ahead counts as no time (A-42)
+    return now + max(life - elapsed, 0)
 
 
 class Messages:

@@ -31,7 +31,7 @@ CREATE TABLE messages (
     rank INTEGER NOT NULL,                       -- 7 - priority: order of reading is (rank, lookup_id)
     arrived INTEGER NOT NULL,                    -- microseconds since 1970
     expires INTEGER,                             -- when TimeToBeReceived is over, seconds since 1970; NULL: never
-    wants INTEGER NOT NULL,                      -- what its removal leads to, bits of outcome.py
+    wants INTEGER NOT NULL,                      -- what its removal leads to, bits of messages.py
     peer BLOB,                                   -- queue manager that acknowledgements go back to,
     address TEXT,                                -- and the IP address that it had
     own INTEGER,                                 -- MessageID, if it was sent on this queue manager

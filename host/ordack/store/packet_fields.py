@@ -1,0 +1,100 @@
+"""Fields of packets in a store: the body, the destination, the times of an outgoing message.
+
+Times: seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from array import array
+from struct import unpack_from
+
+from mqqb import compose, confirm, connection, core, guids, headers, names
+from mqqb.confirm import Confirmation
+from mqqb.parse import names_end
+from mqqb.parse import parse as parse_packet
+
+from ordack.config.settings import NEVER
+from ordack.store.schema import ORDER_QUEUE_ID
+from ordack.text import legible
+
+# The transaction's identifier in TransactionHeader.Flags (wire.md 2.3)
+TRANSACTION_ID_SHIFT = 4
+TRANSACTION_ID_MAX = 0xFFFFF
+
+
+def parse(packet: bytes | bytearray | memoryview) -> headers.UserMessage:
+    """Parse a packet of the store. An acknowledgement that is forwarded is a message, too."""
+    found = parse_packet(packet)
+    if isinstance(found, (connection.OrderAck, headers.FinalAck)):
+        return found.message
+    assert isinstance(found, headers.UserMessage)
+    return found
+
+
+def identifier(source: bytes, message_id: int) -> bytes:
+    """Return MSMQ's message identifier, 20 bytes: the GUID of the sending queue manager, and the MessageID."""
+    return source + message_id.to_bytes(4, "little")
+
+
+def body_in(packet: bytes) -> slice | None:
+    """Find the body without parsing all headers. None: a header is present whose size is not known (wire.md 3)."""
+    flags: int = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
+    if flags & core.USER_SH:
+        return None
+    at = names_end(packet, flags)
+    if flags & core.USER_TH:
+        if unpack_from("<I", packet, at)[0] & core.TX_CG:
+            return None
+        at += core.TRANSACTION_HEADER_SIZE
+    size: int = unpack_from("<I", packet, at + core.PROPERTIES_MESSAGE_SIZE_IN_PART)[0]
+    extension: int = unpack_from("<I", packet, at + core.PROPERTIES_EXTENSION_SIZE_IN_PART)[0]
+    at += core.MESSAGE_PROPERTIES_HEADER_SIZE + 2 * packet[at + core.PROPERTIES_LABEL_LENGTH_IN_PART] + extension
+    return slice(at, at + size)
+
+
+def send_until(message: headers.UserMessage) -> int:
+    """Return until when a message may travel: the shorter of TimeToReachQueue and TimeToBeReceived (B-311, B-403)."""
+    life = min(message.base.time_to_reach_queue, message.user.time_to_be_received)
+    return NEVER if life == compose.FOREVER else message.user.sent_time + life
+
+
+def due(confirmation: Confirmation, until: int, held: bool) -> int | None:
+    """Return when an outgoing message ends by itself: at its deadline, or when it may not travel any more."""
+    deadline = confirmation.next_deadline()
+    if held or confirmation.state not in (confirm.Q, confirm.S):
+        return deadline
+    return until + 1 if deadline is None else min(deadline, until + 1)
+
+
+def of_local(packet: bytes, settings: confirm.Settings) -> tuple[int, array[int]]:
+    """Return the MessageID and the confirmation record of a transactional message from this queue manager to itself."""
+    (ttrq,) = unpack_from("<I", packet, core.BASE_TIME_TO_REACH_QUEUE_AT)
+    ttbr, sent_time, message_id, flags = unpack_from("<4I", packet, core.USER_TIME_TO_BE_RECEIVED_AT)
+    journal = flags & (core.USER_JN | core.USER_JP)
+    return message_id, confirm.new(sent_time, settings, journal, ttrq, ttbr, local=True)
+
+
+def destination(format_name: str) -> tuple[names.QueueName, bytes]:
+    """Return a format name's DestinationQueue and QueueManagerAddress in a packet."""
+    name = guids.parse_format_name(format_name)
+    if isinstance(name, headers.PrivateQueueFormatName):
+        return headers.PrivateQueueFormatNameId(name.private_queue_identifier), name.source_queue_manager
+    return name, names.NULL_GUID
+
+
+def format_name(user: headers.UserHeader) -> str:
+    """Return the format name of a message's destination as legible text; "" if the destination is no queue."""
+    if user.destination_queue is None:
+        return ""
+    return legible(guids.format_name(user.destination_queue, bytes(user.queue_manager_address)))
+
+
+def is_return_queue(format_name: str) -> bool:
+    """Does this name an outgoing queue of acknowledgements for a peer?"""
+    kind, _, rest = format_name.partition("=")
+    return kind.upper() == "PRIVATE" and int(rest.partition("\\")[2], 16) == ORDER_QUEUE_ID
+
+
+def return_queue(peer: bytes) -> str:
+    """Return the name of the outgoing queue of acknowledgements for a peer."""
+    return guids.format_name(headers.PrivateQueueFormatName(peer, ORDER_QUEUE_ID))
