@@ -3,67 +3,30 @@
 
 #include <string.h>
 
-#define MQQB_CHECKS_ONLY
-#include "mqqb.c" /* NOLINT(bugprone-suspicious-include): the range checks, which exist once */
+#include "mqqb_sections.c" /* NOLINT(bugprone-suspicious-include): the walk over a message, which exists once */
 
-#define GUID_SIZE 16u
 #define WANT_PA 0x01u /* MessagePropertiesHeader.Flags: tell that it has reached its queue */
-
-static uint64_t align4(uint64_t n)
-{
-    return (n + 3) & ~(uint64_t)3;
-}
-
-/* Bytes of a queue name (wire.md 1.5). selector: DQ, AQ or RQ, checked. */
-static uint64_t name_size(const uint8_t *name, uint32_t selector)
-{
-    static const uint8_t sizes[7] = {0, 0, 4, 4, 4, 16, 20};
-
-    return selector < 7 ? sizes[selector] : align4(2 + (uint64_t)le16(name));
-}
 
 int mqqb_run_learn(mqqb_run_template *t, const uint8_t *packet, size_t size)
 {
-    uint64_t at = MQQB_USER_END, transaction_at, head_size;
-    uint32_t flags, shift, total, body_size;
+    sections s;
+    uint32_t total;
 
     if (mqqb_frame(packet, size, &total) != MQQB_OK || total != size ||
         (le16(packet + MQQB_BASE_FLAGS_AT) & ~MQQB_BASE_PR) != 0 ||
-        check_user_header(packet + MQQB_BASE_END) != MQQB_OK) {
+        (le32(packet + MQQB_USER_FLAGS_AT) & (MQQB_USER_TH | MQQB_USER_SH | MQQB_USER_MQ | MQQB_USER_HH)) !=
+            MQQB_USER_TH ||
+        find_sections(packet, total, &s) != MQQB_OK) {
         return 0;
     }
-    flags = le32(packet + MQQB_USER_FLAGS_AT);
-    if ((flags & (MQQB_USER_TH | MQQB_USER_SH | MQQB_USER_MQ | MQQB_USER_HH)) != MQQB_USER_TH) {
-        return 0;
-    }
-    for (shift = 10; shift <= 16; shift += 3) {
-        if (at + 2 > size) {
-            return 0;
-        }
-        at += name_size(packet + at, flags >> shift & 7);
-    }
-    at += (flags & MQQB_USER_CQ) != 0 ? GUID_SIZE : 0;
-    transaction_at = at;
-    if (at + MQQB_TRANSACTION_HEADER_SIZE + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE > size) {
-        return 0;
-    }
-    at += MQQB_TRANSACTION_HEADER_SIZE + ((packet[at + MQQB_TX_FLAGS_IN_PART] & MQQB_TX_CG) != 0 ? GUID_SIZE : 0);
-    if (at + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE > size) {
-        return 0;
-    }
-    body_size = le32(packet + at + MQQB_PROPERTIES_MESSAGE_SIZE_IN_PART);
-    head_size = at + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE +
-                2 * (uint64_t)packet[at + MQQB_PROPERTIES_LABEL_LENGTH_IN_PART] +
-                le32(packet + at + MQQB_PROPERTIES_EXTENSION_SIZE_IN_PART);
-    if ((packet[at + MQQB_PROPERTIES_FLAGS_IN_PART] & WANT_PA) != 0 ||
-        le32(packet + at + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_IN_PART) != body_size ||
-        align4(head_size + body_size) != size) {
+    if ((packet[s.properties_at + MQQB_PROPERTIES_FLAGS_IN_PART] & WANT_PA) != 0 || s.allocated_size != s.body_size ||
+        align4((uint64_t)s.body_at + s.body_size) != total) {
         return 0;
     }
     t->head = packet;
-    t->head_size = (uint32_t)head_size;
-    t->transaction_at = (uint32_t)transaction_at;
-    t->properties_at = (uint32_t)at;
+    t->head_size = s.body_at;
+    t->transaction_at = s.transaction_at;
+    t->properties_at = s.properties_at;
     return 1;
 }
 

@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-#define MQQB_CHECKS_ONLY
-#include "mqqb.c" /* NOLINT(bugprone-suspicious-include): the range checks, which exist once */
+#include "mqqb_sections.c" /* NOLINT(bugprone-suspicious-include): the walk over a message, which exists once */
 
 #define BLOCK ((size_t)16)
 #define PACKETS_AHEAD 16u /* are on their way into the cache */
@@ -26,94 +25,6 @@ typedef uint32_t row;
 static inline void put(row *r, unsigned column, uint32_t value)
 {
     r[column * BLOCK] = value;
-}
-
-static inline uint64_t align4(uint64_t n)
-{
-    return (n + 3) & ~(uint64_t)3;
-}
-
-/* The walk of a header chain (B-430): 64-bit, never past limit. */
-typedef struct {
-    const uint8_t *packet;
-    uint64_t cursor, limit;
-} walk;
-
-static inline int has(const walk *w, uint64_t bytes)
-{
-    return bytes <= w->limit - w->cursor;
-}
-
-static inline const uint8_t *here(const walk *w)
-{
-    return w->packet + w->cursor;
-}
-
-#define TOP_BITS 0x8000800080008000u
-
-/* Of four WCHARs. None of the top bits is set if each of them is from 1 to 0x8000. */
-static inline uint64_t less_one(const uint8_t *text)
-{
-    uint64_t x;
-
-    memcpy(&x, text, 8);
-    return x - 0x0001000100010001u;
-}
-
-/* Text of so many WCHARs, behind at least 32 bytes of its packet: is the last one its only NUL? */
-static inline int terminated(const uint8_t *text, uint64_t length)
-{
-    const uint8_t *const last = text + 2 * length - 2;
-
-    if (length > 8) { /* mostly quick to tell; some WCHARs are looked at twice */
-        uint64_t found = less_one(last - 16) | less_one(last - 8);
-        const uint8_t *at = text;
-        for (; at < last - 32; at += 32) {
-            found |= less_one(at) | less_one(at + 8) | less_one(at + 16) | less_one(at + 24);
-        }
-        if (at < last - 16) {
-            found |= less_one(at) | less_one(at + 8);
-        }
-        if ((found & TOP_BITS) == 0) {
-            return le16(last) == 0;
-        }
-    }
-    while (text < last && le16(text) != 0) {
-        text += 2;
-    }
-    return text == last && le16(last) == 0;
-}
-
-/* Step over a queue name (wire.md 1.5). selector: DQ, AQ or RQ, checked; kind 1 takes no bytes. */
-static inline int32_t pass_name(walk *w, uint32_t selector)
-{
-    static const uint8_t sizes[7] = {0, 0, 4, 4, 4, 16, 20};
-    uint64_t need;
-
-    if (selector < 7) {
-        need = sizes[selector];
-        if (!has(w, need)) {
-            return MQQB_SCAN_BAD_CHAIN;
-        }
-    } else {
-        uint32_t count;
-        if (!has(w, 4)) {
-            return MQQB_SCAN_BAD_CHAIN;
-        }
-        count = le16(here(w));
-        need = align4(2 + (uint64_t)count);
-        if (count < 4 || count % 2 != 0) {
-            return MQQB_SCAN_BAD_NAME;
-        }
-        if (!has(w, need)) {
-            return MQQB_SCAN_BAD_CHAIN;
-        }
-        if (!terminated(here(w) + 2, count / 2)) {
-            return MQQB_SCAN_BAD_NAME;
-        }
-    }
-    w->cursor += need;
-    return MQQB_OK;
 }
 
 /* One of the two halves of a SoapHeader (wire.md 2.7). */
@@ -327,18 +238,20 @@ static int32_t scan_ack(const uint8_t *body, uint32_t body_size, row *r, uint32_
 /* IN = 0 (wire.md section 3). packet_size is at least 120. */
 static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r, uint32_t offset, uint32_t base_flags)
 {
-    walk w = {packet, MQQB_USER_END, packet_size};
     const uint32_t user_flags = le32(packet + MQQB_USER_FLAGS_AT);
-    int32_t status = check_user_header(packet + MQQB_BASE_END);
     const uint8_t *in;
-    uint64_t need;
-    uint32_t body_size, allocated, label_length, message_class;
+    uint32_t message_class, label_length;
+    sections s;
+    int32_t status = find_sections(packet, packet_size, &s);
 
     if (status != MQQB_OK) {
         return status;
     }
-    status = pass_name(&w, user_flags >> 10 & 7);
-    if (status != MQQB_OK) {
+    status = pass_rest(packet, s.body_at + s.body_size, packet_size, base_flags, user_flags);
+    /* B-432. Whether the surplus of AllocationBodySize takes bytes is not stated (OP-4): what makes sense of the rest tells. */
+    if (status != MQQB_OK &&
+        (s.body_size == s.allocated_size ||
+         pass_rest(packet, s.body_at + s.allocated_size, packet_size, base_flags, user_flags) != MQQB_OK)) {
         return status;
     }
     put(r, MQQB_SCAN_SOURCE_OFFSET, offset + MQQB_USER_SOURCE_QUEUE_MANAGER_AT);
@@ -346,116 +259,35 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
     put(r, MQQB_SCAN_USER_FLAGS, user_flags);
     put(r, MQQB_SCAN_SENT_TIME, le32(packet + MQQB_USER_SENT_TIME_AT));
     put(r, MQQB_SCAN_TIME_TO_BE_RECEIVED, le32(packet + MQQB_USER_TIME_TO_BE_RECEIVED_AT));
-    if (w.cursor > MQQB_USER_END) {
+    if (s.destination_end > MQQB_USER_END) {
         put(r, MQQB_SCAN_DESTINATION_OFFSET, offset + MQQB_USER_END);
-        put(r, MQQB_SCAN_DESTINATION_SIZE, (uint32_t)w.cursor - MQQB_USER_END);
+        put(r, MQQB_SCAN_DESTINATION_SIZE, s.destination_end - MQQB_USER_END);
     }
-    if ((user_flags & (MQQB_USER_AQ | MQQB_USER_RQ)) != 0) { /* mostly none */
-        status = pass_name(&w, user_flags >> 13 & 7);
-        if (status == MQQB_OK) {
-            status = pass_name(&w, user_flags >> 16 & 7);
-        }
-        if (status != MQQB_OK) {
-            return status;
-        }
-    }
-    need = (user_flags & MQQB_USER_CQ) != 0 ? 16 : 0;
-    if (!has(&w, need)) {
-        return MQQB_SCAN_BAD_CHAIN;
-    }
-    w.cursor += need;
-
-    if ((user_flags & MQQB_USER_TH) != 0) {
-        if (!has(&w, MQQB_TRANSACTION_HEADER_SIZE)) {
-            return MQQB_SCAN_BAD_CHAIN;
-        }
-        in = here(&w);
-        need = MQQB_TRANSACTION_HEADER_SIZE + ((in[MQQB_TX_FLAGS_IN_PART] & MQQB_TX_CG) != 0 ? 16 : 0);
-        status = check_transaction_header(in);
-        if (status != MQQB_OK) {
-            return status;
-        }
-        if (!has(&w, need)) {
-            return MQQB_SCAN_BAD_CHAIN;
-        }
+    if (s.transaction_at != 0) {
+        in = packet + s.transaction_at;
         put(r, MQQB_SCAN_TX_FLAGS, le32(in + MQQB_TX_FLAGS_IN_PART));
         put(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL, le32(in + MQQB_TX_ORDINAL_IN_PART));
         put(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP, le32(in + MQQB_TX_TIME_STAMP_IN_PART));
         put(r, MQQB_SCAN_TX_SEQUENCE_NUMBER, le32(in + MQQB_TX_NUMBER_IN_PART));
         put(r, MQQB_SCAN_PREVIOUS_TX_SEQUENCE_NUMBER, le32(in + MQQB_TX_PREVIOUS_IN_PART));
-        w.cursor += need;
     }
-
-    if ((user_flags & MQQB_USER_SH) != 0) {
-        if (!has(&w, MQQB_SECURITY_HEADER_SIZE)) {
-            return MQQB_SCAN_BAD_CHAIN;
-        }
-        in = here(&w);
-        status = check_security_header(in);
-        if (status != MQQB_OK) {
-            return status;
-        }
-        need = MQQB_SECURITY_HEADER_SIZE + align4(le16(in + MQQB_SECURITY_SENDER_ID_SIZE_IN_PART)) +
-               align4(le16(in + MQQB_SECURITY_ENCRYPTION_KEY_SIZE_IN_PART)) +
-               align4(le16(in + MQQB_SECURITY_SIGNATURE_SIZE_IN_PART)) +
-               align4(le32(in + MQQB_SECURITY_SENDER_CERT_SIZE_IN_PART)) +
-               align4(le32(in + MQQB_SECURITY_PROVIDER_INFO_SIZE_IN_PART));
-        if (!has(&w, need)) {
-            return MQQB_SCAN_BAD_CHAIN;
-        }
-        w.cursor += need;
-    }
-
-    if (!has(&w, MQQB_MESSAGE_PROPERTIES_HEADER_SIZE)) {
-        return MQQB_SCAN_BAD_CHAIN;
-    }
-    in = here(&w);
-    status = check_message_properties_header(in);
-    if (status != MQQB_OK) {
-        return status;
-    }
-    put(r, MQQB_SCAN_PROPERTIES_OFFSET, offset + (uint32_t)w.cursor);
-    w.cursor += MQQB_MESSAGE_PROPERTIES_HEADER_SIZE;
+    in = packet + s.properties_at;
     label_length = in[MQQB_PROPERTIES_LABEL_LENGTH_IN_PART];
-    need = 2 * (uint64_t)label_length;
-    if (!has(&w, need)) {
-        return MQQB_SCAN_BAD_CHAIN;
-    }
     message_class = le16(in + MQQB_PROPERTIES_MESSAGE_CLASS_IN_PART);
+    put(r, MQQB_SCAN_PROPERTIES_OFFSET, offset + s.properties_at);
     put(r, MQQB_SCAN_PROPERTIES_FLAGS, in[MQQB_PROPERTIES_FLAGS_IN_PART]);
     put(r, MQQB_SCAN_MESSAGE_CLASS, message_class);
-    if (need != 0) {
-        if (!terminated(here(&w), label_length)) {
-            return MQQB_SCAN_BAD_LABEL;
-        }
-        put(r, MQQB_SCAN_LABEL_OFFSET, offset + (uint32_t)w.cursor);
+    if (label_length != 0) {
+        put(r, MQQB_SCAN_LABEL_OFFSET, offset + s.label_at);
         put(r, MQQB_SCAN_LABEL_LENGTH, label_length);
-        w.cursor += need;
     }
-    need = le32(in + MQQB_PROPERTIES_EXTENSION_SIZE_IN_PART);
-    if (!has(&w, need)) {
-        return MQQB_SCAN_BAD_CHAIN;
-    }
-    w.cursor += need;
-    /* B-432. Whether the surplus of AllocationBodySize takes bytes is not stated (OP-4): what makes sense of the rest tells. */
-    body_size = le32(in + MQQB_PROPERTIES_MESSAGE_SIZE_IN_PART);
-    allocated = le32(in + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_IN_PART);
-    if (!has(&w, allocated)) {
-        return has(&w, body_size) ? (int32_t)MQQB_BAD_BODY_SIZE : (int32_t)MQQB_SCAN_BAD_CHAIN;
-    }
-    put(r, MQQB_SCAN_BODY_OFFSET, offset + (uint32_t)w.cursor);
-    put(r, MQQB_SCAN_BODY_SIZE, body_size);
-    status = pass_rest(packet, w.cursor + body_size, packet_size, base_flags, user_flags);
-    if (status != MQQB_OK && (body_size == allocated || pass_rest(packet, w.cursor + allocated, packet_size, base_flags,
-                                                                  user_flags) != MQQB_OK)) {
-        return status;
-    }
+    put(r, MQQB_SCAN_BODY_OFFSET, offset + s.body_at);
+    put(r, MQQB_SCAN_BODY_SIZE, s.body_size);
 
     put(r, MQQB_SCAN_KIND, MQQB_KIND_USER_MESSAGE);
-    if ((message_class == 0x00FF || message_class >= 0x4000) &&
-        is_ordering_label(in + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE, label_length) &&
+    if ((message_class == 0x00FF || message_class >= 0x4000) && is_ordering_label(packet + s.label_at, label_length) &&
         is_order_queue(packet + MQQB_USER_END, user_flags)) {
-        status = scan_ack(here(&w), body_size, r, offset + (uint32_t)w.cursor, message_class);
+        status = scan_ack(packet + s.body_at, s.body_size, r, offset + s.body_at, message_class);
         if (status != MQQB_OK) {
             return status;
         }

@@ -24,7 +24,11 @@ PROGRAMS = {  # which test what, and what they are linked with
     "mqqb_audit.c": (("test_audit",), ("mqqb.c", "mqqb_audit.c")),
     "mqqb_run.c": (("test_run",), ("mqqb.c", "mqqb_run.c")),
 }
-PARTS = {"mqqb_capture_frames.c": "mqqb_capture.c", "mqqb_audit_tables.c": "mqqb_audit.c"}  # included there
+PARTS = {  # included there
+    "mqqb_sections.c": "mqqb_scan.c",
+    "mqqb_capture_frames.c": "mqqb_capture.c",
+    "mqqb_audit_tables.c": "mqqb_audit.c",
+}
 PROGRAMS |= {part: PROGRAMS[whole] for part, whole in PARTS.items()}
 FLAGS = ["-std=c99", "-O1", "-w", *(f"-I{folder}" for folder in (*FOLDERS, HERE, ROOT / "build" / "c_core"))]
 HOOK = ["-include", str(HERE / "assert_hook.h")]
