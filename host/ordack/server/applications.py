@@ -382,7 +382,9 @@ class Reading:
 
     def ask(self, asker: Connection, look: Callable[[Here], Any]) -> None:
         """It wants to know."""
-        answer = self._reader.read(lambda store: service.frame(service.DONE, look(self._in(store))))
+        answer = asyncio.wrap_future(
+            self._reader.read(lambda store: service.frame(service.DONE, look(self._in(store))))
+        )
         answer.add_done_callback(lambda done: asker.answer(self._told(done)))
 
     def close(self) -> None:

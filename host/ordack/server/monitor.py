@@ -145,7 +145,7 @@ class _WebPage:
     async def make(self, make: Make) -> HttpAnswer:
         """Have this made in the thread."""
         try:
-            return await self.reader.read(make)
+            return await asyncio.wrap_future(self.reader.read(make))
         except StoreError as error:
             return _of(str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, the next time may be better

@@ -9,11 +9,10 @@ A process that has the store open may look at it too, on a connection of its own
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -130,9 +129,9 @@ class StoreReader:
         self._store: StoreBeside | None = None
         self._is_over = False
 
-    def read(self, look: Callable[[StoreBeside], Result]) -> asyncio.Future[Result]:
+    def read(self, look: Callable[[StoreBeside], Result]) -> Future[Result]:
         """What `look` gives in the thread. After a StoreError, the next one has a new connection."""
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._read, look)
+        return self._thread.submit(self._read, look)
 
     def _read(self, look: Callable[[StoreBeside], Result]) -> Result:
         if self._is_over:
