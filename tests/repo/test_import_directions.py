@@ -25,7 +25,7 @@ PACKAGES = {
 }
 # Room -> the beginnings of its modules' names, of which the longest counts; and the rooms that it may import from.
 ENGINE = {"engine", "core", "constants"}
-STORE = {"store", "formatters", "config", "text", *ENGINE}
+STORE = {"store", "formatters", "config", *ENGINE}
 API = {"api", "broker", *STORE}
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "rig": ({"hil"}, {"program on a board", "cli", "server", "boards", "capture", "pipeline", "audit", *API}),
@@ -41,11 +41,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "server": ({"ordack.server"}, API),
     "api": ({"ordack", "ordack.api"}, {"broker", *STORE}),
     "broker": ({"ordack.broker"}, STORE),
-    "store": ({"ordack.store"}, {"config", "text", *ENGINE}),
-    "capture": ({"ordack.capture", "ordack.wireshark"}, {"formatters", "config", "text", *ENGINE}),
-    "formatters": ({"ordack.formatters"}, {"text", *ENGINE}),
-    "config": ({"ordack.config"}, {"text", *ENGINE}),
-    "text": ({"ordack.text"}, set()),
+    "store": ({"ordack.store"}, {"config", *ENGINE}),
+    "capture": ({"ordack.capture", "ordack.wireshark"}, {"formatters", "config", *ENGINE}),
+    "formatters": ({"ordack.formatters"}, {"config", *ENGINE}),
+    "config": ({"ordack.config"}, ENGINE),
     "board": ({"ordack.node"}, {"log of a board", *ENGINE}),
     "log of a board": (
         {f"ordack.node.{name}" for name in ("files", "log", "sources", "flash_only", "records", "replay", "cpython")},

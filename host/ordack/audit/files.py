@@ -31,8 +31,7 @@ from ordack.audit.result import (
     count_text,
     kinds_text,
 )
-from ordack.config.names import PeerNames
-from ordack.text import legible
+from ordack.config.names import PeerNames, legible
 
 Row = dict[str, Any]
 

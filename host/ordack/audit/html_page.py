@@ -18,7 +18,7 @@ from string import Template
 
 from ordack.audit.files import finding, foreign_text, time_text, write_whole
 from ordack.audit.result import Result, StreamReport, Unknown, Violation, count_text
-from ordack.text import legible
+from ordack.config.names import legible
 
 FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report
 CLASSES = {"no violations": "clean", "violations": "violations", "incomplete": "unknown"}  # of the style sheet

@@ -46,8 +46,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from ordack.config.names import PeerNames
-from ordack.text import counted
+from ordack.config.names import PeerNames, counted
 
 Word = Literal["no violations", "violations", "incomplete"]
 STATUS: dict[Word, int] = {"no violations": 0, "violations": 1, "incomplete": 3}

@@ -24,10 +24,10 @@ from ordack.broker.outcome import Back
 from ordack.broker.streams import MessageRun, key_of
 from ordack.config import classes
 from ordack.config.config import Config, split_direct
+from ordack.config.names import legible
 from ordack.store import Counters, Store, packet_fields
 from ordack.store.messages import DIRECT, NewMessage, correlation_of, expires_of, wants_of
 from ordack.store.queues import QueueState
-from ordack.text import legible
 
 if TYPE_CHECKING:
     from ordack.broker.incoming import IncomingState, IncomingStreams
@@ -351,6 +351,8 @@ class Acceptance:
 
     def _denial(self, arriving: Arriving, queue: QueueState) -> str:
         """Why the sender may not write to this queue; "" if it may."""
+        if not self._config.access:
+            return ""
         source = bytes(arriving.message.user.source_queue_manager)
         return self._config.access_to(queue.name).refusal(arriving.link.address, source, arriving.link.certificate)
 

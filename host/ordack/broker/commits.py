@@ -22,12 +22,12 @@ from ordack.broker.outcome import CHUNK, Settlements, in_pieces, piece
 from ordack.broker.sending import Sending, SentRun, delivery_to, open_queue, target
 from ordack.config import names
 from ordack.config.config import Config
+from ordack.config.names import counted
 from ordack.store import Store, StoreError, StoreServed, StoreUnknown, packet_fields
 from ordack.store.messages import NotTaken, StoredMessage
 from ordack.store.outgoing import Added
 from ordack.store.queues import Export, NoSuchQueue, QueueNotEmpty, QueueState
 from ordack.store.schema import POISON, SYSTEM
-from ordack.text import counted
 
 # Messages are moved: dead letters, copies, poison messages. Each leaves its queue and begins its new life in one
 # transaction. It becomes a new message with an identifier and times of its own, since its destination would filter it

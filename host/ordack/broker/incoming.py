@@ -16,10 +16,10 @@ from mqqb.destination import IncomingStream, may_acknowledge
 from mqqb.session import Session
 
 from ordack.config.config import Config, split_direct
+from ordack.config.names import legible
 from ordack.store import Incoming, Store
 from ordack.store.queues import QueueState
 from ordack.store.schema import PRIVATE
-from ordack.text import legible
 
 if TYPE_CHECKING:
     from ordack.broker.links import Links, PeerLink

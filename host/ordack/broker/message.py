@@ -12,11 +12,11 @@ from mqqb.names import QueueName, utf16_encode
 
 from ordack.config import classes
 from ordack.config.config import CONNECT_TIMEOUT_S
+from ordack.config.names import counted, legible
 from ordack.formatters import Body, Form, value_of
 from ordack.store import Store, packet_fields
 from ordack.store.messages import Selection, StoredMessage
 from ordack.store.packet_fields import TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
-from ordack.text import counted, legible
 
 # Administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
 ACKNOWLEDGE = {

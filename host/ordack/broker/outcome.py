@@ -20,7 +20,7 @@ from mqqb.confirm import Confirmation
 from mqqb.destination import ENCRYPTED_BODY
 
 from ordack.config.config import Config, split_direct
-from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL, legible
 from ordack.config.settings import NEVER
 from ordack.store import Store, packet_fields
 from ordack.store.disk import Room
@@ -38,7 +38,6 @@ from ordack.store.messages import (
 from ordack.store.outgoing import NewOutgoing, Waiting
 from ordack.store.queues import QueueState
 from ordack.store.schema import PRIVATE
-from ordack.text import legible
 
 INSECURE = (  # B-349, all that occur
     confirm.NACK_BAD_DST_Q,

@@ -16,14 +16,13 @@ from mqqb.names import QueueName, terminated
 
 from ordack.config import names
 from ordack.config.config import check_host, split_direct
-from ordack.config.names import JOURNAL, BadName
+from ordack.config.names import JOURNAL, BadName, counted
 from ordack.store import Store, StoreError, StoreFull, packet_fields
 from ordack.store.messages import NewMessage, correlation_of, expires_of, wants_of
 from ordack.store.outgoing import Added, NewOutgoing, Outgoing
 from ordack.store.packet_fields import TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
 from ordack.store.queues import QueueState
 from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM
-from ordack.text import counted
 
 if TYPE_CHECKING:
     from ordack.broker.message import Bytes, Letter

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from ordack.text import legible, printable
+from ordack.config.names import legible, printable
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 AGAIN_S = 60.0  # in which the same fact is not told again; twice as long each time that it keeps coming,

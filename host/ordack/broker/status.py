@@ -15,13 +15,12 @@ from mqqb import confirm, core, guids
 
 from ordack.config import classes
 from ordack.config.config import Config, format_address, split_direct
-from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE, PeerNames
+from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE, PeerNames, counted
 from ordack.store import Counters, Store
 from ordack.store.disk import Room, megabytes
 from ordack.store.outgoing import OutgoingCount
 from ordack.store.packet_fields import is_return_queue
 from ordack.store.schema import POISON, PRIVATE
-from ordack.text import counted
 
 if TYPE_CHECKING:
     from ordack.broker.links import Hop, PeerLink

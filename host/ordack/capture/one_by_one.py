@@ -9,7 +9,7 @@ from _mqqb import ffi, lib
 
 from ordack.capture import reading
 from ordack.capture.reading import Tables, memory
-from ordack.text import counted
+from ordack.config.names import counted
 
 MAGICS = (b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\xc3\xd4", b"\x4d\x3c\xb2\xa1", b"\xa1\xb2\x3c\x4d", b"\x0a\x0d\x0d\x0a")
 

@@ -30,9 +30,8 @@ from ordack.cli.common import (
 )
 from ordack.cli.config import read_file
 from ordack.cli.output import write
-from ordack.config.names import PeerNames
+from ordack.config.names import PeerNames, legible
 from ordack.config.paths import total_size
-from ordack.text import legible
 
 if TYPE_CHECKING:
     from ordack.audit.result import Result

@@ -22,8 +22,8 @@ from ordack.cli.common import (
     report,
     report_done,
 )
+from ordack.config.names import counted
 from ordack.store import StoreError
-from ordack.text import counted
 
 if TYPE_CHECKING:
     from ordack.boards.outbox import Check

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 from ordack.cli.output import Interrupted, OutputError, interruptible, write
+from ordack.config.names import legible, printable
 from ordack.config.paths import NotLocal, local_path, path_of
 from ordack.store import StoreError
-from ordack.text import legible, printable
 
 
 def local(text: str) -> Path:

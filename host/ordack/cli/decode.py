@@ -15,9 +15,8 @@ import typer
 from ordack.capture import decoder
 from ordack.cli.common import NamesOption
 from ordack.cli.config import read_file
-from ordack.config.names import PeerNames
+from ordack.config.names import PeerNames, counted
 from ordack.config.paths import NotLocal, path_of
-from ordack.text import counted
 
 
 def _plain(value: object) -> str:

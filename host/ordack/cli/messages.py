@@ -14,8 +14,8 @@ import typer
 from ordack.cli.common import JsonOption, StoreOption, complain, report, report_done
 from ordack.cli.output import Interrupted, OutputError, write
 from ordack.cli.queues import QueueArgument
+from ordack.config.names import counted
 from ordack.store import StoreError
-from ordack.text import counted
 
 if TYPE_CHECKING:
     from ordack.broker.commits import Moved

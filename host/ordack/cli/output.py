@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from ordack.text import counted, legible
+from ordack.config.names import counted, legible
 
 if TYPE_CHECKING:
     from ordack.broker.message import Message

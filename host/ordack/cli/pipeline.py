@@ -26,9 +26,8 @@ from ordack.cli.common import (
 )
 from ordack.cli.config import read_file
 from ordack.cli.output import write
-from ordack.config.names import PeerNames
+from ordack.config.names import PeerNames, counted
 from ordack.store import StoreError
-from ordack.text import counted
 
 app = typer.Typer(no_args_is_help=True, help="Load exported messages into a table with Spark, and keep up both.")
 AnewOption = Annotated[

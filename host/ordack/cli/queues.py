@@ -9,13 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from ordack.cli.common import JsonOption, StoreOption, YesOption, confirm, print_table, report, report_done
-from ordack.config.names import HERE, PeerNames
+from ordack.config.names import HERE, PeerNames, counted
 from ordack.config.names import destination as destination_of
 from ordack.store import StoreError
 from ordack.store.look import open_to_look
 from ordack.store.queues import QueueExists, QueueNotEmpty
 from ordack.store.schema import SYSTEM
-from ordack.text import counted
 
 queue_app = typer.Typer(no_args_is_help=True, help="Create, list, limit or delete queues.")
 outgoing_app = typer.Typer(no_args_is_help=True, help="Pause or resume what waits for other machines.")

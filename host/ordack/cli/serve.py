@@ -361,7 +361,7 @@ async def _serve(serving: _Serving, as_json: bool) -> None:
         tasks.append(asyncio.create_task(pings))
 
     with contextlib.closing(notifier), _watched(manager, serving) as monitor:
-        tasks = [asyncio.create_task(_count(log))]
+        tasks = [asyncio.create_task(tcp.tick_each_second(log))]
         try:
             await tcp.serve(
                 manager,
@@ -400,11 +400,3 @@ def _watched(manager: Manager, serving: _Serving) -> Iterator[Monitor | None]:
         yield monitor
     finally:
         monitor.close()
-
-
-async def _count(log: ServeLog) -> None:
-    import asyncio
-
-    while True:
-        await asyncio.sleep(1)
-        log.tick()

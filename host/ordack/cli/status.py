@@ -10,8 +10,8 @@ import typer
 
 from ordack.cli.common import JsonOption, Rows, StoreOption, report, table_text
 from ordack.cli.output import write
+from ordack.config.names import printable
 from ordack.store.look import open_to_look
-from ordack.text import printable
 
 Part = str | Rows
 _SERIAL_FIGURES = ("baud", "connections", "faults", "resent", "damaged")

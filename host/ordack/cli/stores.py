@@ -12,7 +12,7 @@ import typer
 from mqqb import guids
 
 from ordack.cli.common import JsonOption, StoreOption, activity, complain, interrupted_with, local, report, report_done
-from ordack.text import counted, printable
+from ordack.config.names import counted, printable
 
 if TYPE_CHECKING:
     from ordack.store.backup import Contents

@@ -3,6 +3,8 @@ r"""Names of queues as people write them, in every spelling of MSMQ and any case
 `line1`, `private$\line1`, `.\private$\line1`, `thismachine\private$\line1` and `DIRECT=OS:.\private$\line1` name
 the same queue, each also with `FormatName:` in front. A name that can mean nothing here is refused with the spelling
 that can.
+
+Also: what people call boards, and how names and numbers stand in texts for people.
 """
 
 from __future__ import annotations
@@ -10,12 +12,10 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from mqqb.names import check_queue
-
-from ordack.text import legible
 
 DEAD_LETTER = "system$;deadletter"
 DEAD_XACT = "system$;deadxact"
@@ -196,3 +196,32 @@ def _is_board(guid: str) -> bool:
 
 def _chip(guid: str) -> str:
     return guid[-12:]
+
+
+# ---- text for people
+
+
+def legible(text: str) -> str:
+    r"""Make text valid for SQLite, JSON and terminals: a lone surrogate, which packets and arguments may hold, becomes
+    the six characters \udXXX. All text from outside passes here."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def printable(text: str, line_end: str = "\\n") -> str:
+    """Make text safe for a terminal and a log of lines: characters that cannot be printed are escaped, and a line ends
+    as `line_end` says."""
+    return "".join(
+        sign if sign.isprintable() else line_end if sign == "\n" else sign.encode("unicode_escape").decode()
+        for sign in legible(text)
+    )
+
+
+def first_of(names: Sequence[str], at_most: int) -> str:
+    """The first names, and the number of the rest."""
+    return ", ".join(names[:at_most]) + (f" and {len(names) - at_most:,} more" if len(names) > at_most else "")
+
+
+def counted(number: int, noun: str, grouped: bool = False) -> str:
+    """1 message, 2 messages, 2 batches; 2,000 messages if grouped."""
+    text = f"{number:,}" if grouped else str(number)
+    return f"{text} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"

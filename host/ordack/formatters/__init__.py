@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
+from ordack.config.names import counted
 from ordack.formatters import activex, dotnet_xml
 from ordack.formatters.common import BodyError
-from ordack.text import counted
 
 __all__ = ["FORMS", "NAMES", "Body", "BodyError", "Form", "value_of"]
 

@@ -11,9 +11,9 @@ import math
 import struct
 import uuid
 
+from ordack.config.names import counted
 from ordack.formatters import common
 from ordack.formatters.common import BodyError, Kind, packed
-from ordack.text import counted
 
 NAME = "ActiveX"
 VECTOR, ARRAY = 0x1000, 0x2000  # of the element's type

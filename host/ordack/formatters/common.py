@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ordack.text import counted
+from ordack.config.names import counted
 
 Form = TypeVar("Form", str, bytes)
 

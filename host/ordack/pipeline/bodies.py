@@ -35,7 +35,7 @@ import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from ordack.text import counted
+from ordack.config.names import counted
 
 JSON, CBOR = "json", "cbor"
 FORMATS = (JSON, CBOR)

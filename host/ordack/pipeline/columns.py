@@ -18,11 +18,11 @@ from mqqb import compose, core, guids, headers
 from mqqb.names import NULL_GUID, QueueName, utf16_decode
 from mqqb.parse import names_end
 
+from ordack.config.names import legible
 from ordack.pipeline.segments import MESSAGE_KEY, QUEUE_MANAGER, SCHEMA, TIME, message_keys
 from ordack.store import StoreError
 from ordack.store.messages import StoredMessage
 from ordack.store.packet_fields import parse
-from ordack.text import legible
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -30,6 +30,7 @@ from mqqb import guids
 from ordack.broker.commits import LOOK_AGAIN_S
 from ordack.broker.message import Commit, Order, Wanted
 from ordack.client import Client, Queue
+from ordack.config.names import counted, legible
 from ordack.config.paths import AnyPath, NotLocal, RemotePath, path_of, sync
 from ordack.pipeline.columns import Columns, parquet
 from ordack.pipeline.segments import (
@@ -47,7 +48,6 @@ from ordack.pipeline.segments import (
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import NotTaken, StoredMessage
 from ordack.store.queues import Export
-from ordack.text import counted, legible
 
 ROWS = 10_000  # of a segment, at most
 SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has less, to bound memory

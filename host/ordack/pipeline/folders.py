@@ -14,11 +14,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ordack.config.names import BadName, local_queue
+from ordack.config.names import BadName, first_of, local_queue
 from ordack.config.paths import AnyPath, NotLocal, is_pattern, matching, path_of
 from ordack.pipeline import segments
 from ordack.pipeline.segments import MARKER, SUFFIX, ExportedSegment, FolderError, FolderMissing, Marker, OptionError
-from ordack.text import first_of
 
 NAMED_MAX = 10  # of the files that are passed over
 

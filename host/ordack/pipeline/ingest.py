@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from ordack.config.names import counted
 from ordack.config.paths import path_of
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import JSON, SchemaError
@@ -52,7 +53,6 @@ from ordack.pipeline.segments import (
     read_segment,
 )
 from ordack.pipeline.spark import task_count, words
-from ordack.text import counted
 
 FORMATS = (DELTA, ICEBERG)
 DIVISIONS = (DAY, "queue_manager", "queue")  # what --partition-by takes

@@ -56,9 +56,9 @@ from pyspark.sql.types import (
 from ordack.capture import columnar, reading
 from ordack.capture.columnar import Decoder, PacketColumns, Words
 from ordack.capture.packed import SUFFIXES
+from ordack.config.names import first_of, legible
 from ordack.config.paths import AnyPath, NotLocal, each, is_pattern, matching, path_of, total_size
 from ordack.pipeline.segments import OptionError
-from ordack.text import first_of, legible
 
 OPTIONS = ("path", "columns", "partitions")
 PART_BYTES = 128 << 20  # of captures for each task, unless `partitions` says how many there are

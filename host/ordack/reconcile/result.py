@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import Row
 
-from ordack.config.names import PeerNames
-from ordack.text import counted, legible
+from ordack.config.names import PeerNames, counted, legible
 
 FINDINGS_MAX = 1000  # that are named; all are counted, and in the view
 NAMED_MAX = 20  # in the text

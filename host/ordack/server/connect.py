@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ordack.broker.serve_log import INFO, LogLine
 from ordack.config.config import Config, format_address
-from ordack.text import counted
+from ordack.config.names import counted
 
 FIRST_RETRY_MS = 100  # doubled after each failure, up to TryConnectInterval + RoundTripDelay (B-133)
 HISTORY_SIZE = 20

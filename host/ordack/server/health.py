@@ -10,10 +10,9 @@ from mqqb import guids
 
 from ordack.broker import status
 from ordack.broker.status import is_full, is_kept, refused_text
-from ordack.config.names import PeerNames
+from ordack.config.names import PeerNames, counted
 from ordack.store import Store, StoreError, StoreFull
 from ordack.store.schema import PRIVATE
-from ordack.text import counted
 
 if TYPE_CHECKING:
     from ordack.broker.manager import Manager

@@ -19,10 +19,9 @@ from prometheus_client.registry import Collector
 
 from ordack.broker.status import incoming
 from ordack.config import classes
-from ordack.config.names import PeerNames
+from ordack.config.names import PeerNames, printable
 from ordack.store import OTHER, PEERS_MAX, Store
 from ordack.store.disk import Spread
-from ordack.text import printable
 
 if TYPE_CHECKING:
     from ordack.broker.manager import Manager

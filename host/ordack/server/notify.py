@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, MutableMapping
 
 from ordack.broker.serve_log import WARNING, LogLine
-from ordack.text import printable
+from ordack.config.names import printable
 
 STATUS_S = 60.0  # between two looks for a new sentence
 PING_MIN_S = 0.02

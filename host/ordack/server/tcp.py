@@ -43,6 +43,7 @@ from ordack.store import StoreError
 if TYPE_CHECKING:
     from ordack.broker.links import Hop, PeerLink
     from ordack.broker.manager import Manager
+    from ordack.broker.serve_log import ServeLog
 
 POLL_INTERVAL_S = 0.05  # for timers
 HOPS_REST = 100  # times as long as it took to look at all outgoing queues is it until that is done again
@@ -489,6 +490,13 @@ def _held(transport: asyncio.Transport) -> int:
             fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, in_kernel)
         count += in_kernel[0]
     return count
+
+
+async def tick_each_second(log: ServeLog) -> None:
+    """Let the log report what has repeated."""
+    while True:
+        await asyncio.sleep(1)
+        log.tick()
 
 
 async def serve(

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ordack.config.names import counted
 from ordack.store.database import BUSY_TIMEOUT_S, LAST_WAIT_S, SERVE_LOCK, Database, Locks
 from ordack.store.disk import (
     AMPLE_BYTES,
@@ -46,7 +47,6 @@ from ordack.store.files import make_store
 from ordack.store.messages import Messages, ReceiveLocks
 from ordack.store.outgoing import Numbers, OutgoingQueues
 from ordack.store.queues import Exports, Queues
-from ordack.text import counted
 
 __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServed", "StoreUnknown"]
 

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import apsw
 
+from ordack.config.names import legible
 from ordack.store.database import OPERATIONS, SERVE_LOCK, Database, Locks
 from ordack.store.disk import (
     Disk,
@@ -35,7 +36,6 @@ from ordack.store.disk import (
 from ordack.store.files import new_file, remove_dead, sync, writing
 from ordack.store.look import ReadOnlyDatabase, open_to_look
 from ordack.store.schema import FILE_NAME, PRIVATE
-from ordack.text import legible
 
 PIECE_PAGES = 256  # copied at once, so that a signal need not wait for the end
 PROBLEMS_MAX = 20

@@ -20,8 +20,8 @@ from typing import ClassVar, NamedTuple
 
 import apsw
 
+from ordack.config.names import legible
 from ordack.store.schema import FILE_NAME
-from ordack.text import legible
 
 LOG_BYTES = 4 << 20  # of the write-ahead log between two checkpoints
 LONG_LOG_BYTES = 64 << 20  # a log that is longer is pinned by a reader

@@ -13,9 +13,9 @@ from mqqb.confirm import Confirmation
 from mqqb.parse import names_end
 from mqqb.parse import parse as parse_packet
 
+from ordack.config.names import legible
 from ordack.config.settings import NEVER
 from ordack.store.schema import ORDER_QUEUE_ID
-from ordack.text import legible
 
 # The transaction's identifier in TransactionHeader.Flags (wire.md 2.3)
 TRANSACTION_ID_SHIFT = 4

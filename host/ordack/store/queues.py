@@ -10,10 +10,9 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ordack.config.names import local_queue, queue_name
+from ordack.config.names import legible, local_queue, queue_name
 from ordack.store.disk import StoreBusy, StoreError
 from ordack.store.schema import PRIVATE
-from ordack.text import legible
 
 if TYPE_CHECKING:
     from ordack.store.database import Database
