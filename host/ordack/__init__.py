@@ -93,9 +93,11 @@ def connect_async(
     place: File, *, certificate: File | None = None, key: File | None = None, authority: File | None = None
 ) -> AsyncClient:
     """A Client for asyncio, as `connect` makes one without; entering it raises what that raises."""
-    from ordack.api.aio import AsyncClient  # who does not use asyncio does not wait for it
+    from ordack.api.aio import AsyncClient  # slow to import
+    from ordack.client import Client
 
-    return AsyncClient(place, _files(place, certificate, key, authority))
+    files = _files(place, certificate, key, authority)
+    return AsyncClient(str(place), lambda: Client(place, tls=files))
 
 
 def _files(place: File, *files: File | None) -> TlsFiles | None:

@@ -15,18 +15,18 @@ for that. `Reject` raised in the block tells the sender that nobody will receive
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from mqqb import confirm
 from mqqb.headers import PrivateQueueFormatNameId
 
+from ordack.api import Empty, Reject, Taken, Which, cannot_reject, patience
 from ordack.api.reads import Here, Turn
-from ordack.api.remote import Access, Home, There, address_of
+from ordack.api.remote import Conversation, Home, There, address_of
 from ordack.broker.commits import Current, Direct, deletable
 from ordack.broker.message import (
     AS_CONFIGURED,
@@ -57,75 +57,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Empty(Exception):
-    """No message came in time."""
-
-
-class Reject(Exception):
-    """Raised inside a receive: the messages are removed as rejected (B-342), and nothing else is raised."""
-
-    def __str__(self) -> str:
-        return super().__str__() or (
-            "Reject was raised where nothing is received, and has rejected nothing: raise it in the `with` block of a "
-            "receive, in a loop over messages in `with message:`"
-        )
-
-
-class Which(TypedDict, total=False):
-    """Which messages to receive. lookup_id: the one that has it, as peek shows it; correlation_id: those that have it,
-    as the answer to a message does, whose identifier it is."""
-
-    lookup_id: int | None
-    correlation_id: bytes | None
-
-
-def patience(timeout: float | None) -> float:
-    """Seconds to wait. None: for ever."""
-    return math.inf if timeout is None else timeout
-
-
-def cannot_reject(name: str) -> ValueError:
-    """The error of who rejects what no sender hears of."""
-    return ValueError(f"{name} is not transactional: its messages cannot be rejected")
-
-
-def already_over(message: Message) -> ValueError:
-    """The error of who wants to end a message once more."""
-    return ValueError(f"the message {message.message_key} is removed or back in its queue already")
-
-
-class Taken:
-    """A message that is in this program's hands, until `end`. is_open: it still is."""
-
-    def __init__(self, source: Queue, key: int) -> None:
-        self.is_open = True
-        self._source = source
-        self._keys = (key,)
-
-    def end(self, error: BaseException | None) -> bool:
-        """Remove it for good; if there is an error, put it back, or remove it as rejected if that is Reject. True: the
-        error was for this only, and is not to be raised on. What has ended stays so. Raises StoreError, ValueError if
-        it cannot be rejected; then it is put back."""
-        if not self.is_open:
-            return False
-        put_back = self.let_go()
-        if error is None:
-            self._source.end_receive(self._keys, confirm.ACK_RECEIVE)
-        elif not isinstance(error, Reject):
-            put_back()
-        elif not self._source.transactional:
-            put_back()
-            raise cannot_reject(self._source.name) from None
-        else:
-            self._source.end_receive(self._keys, confirm.NACK_RECEIVE_REJECTED)
-        return isinstance(error, Reject)
-
-    def let_go(self) -> Callable[[], None]:
-        """What puts it back. From now on it counts as ended."""
-        self.is_open = False
-        return lambda: self._source.put_back(self._keys)
-
-
 class Received(Message):
     """A message that a `Receiving` has received. `with message:` ends it with that block, as `with queue.receive()`
     does: removed, put back if the block raises, removed as rejected if it raises Reject."""
@@ -135,8 +66,7 @@ class Received(Message):
         self._taken = Taken(source, stored.lookup_id)
 
     def __enter__(self) -> Received:
-        if not self._taken.is_open:
-            raise already_over(self)
+        self._taken.check(self)
         return self
 
     def __exit__(
@@ -263,12 +193,12 @@ class Queue:
     def peek(self) -> Iterator[Message]:
         """The messages in the queue, in its order, without removing them."""
         place = FIRST
-        while stored := self.look(place, PAGE):
+        while stored := self.look(place):
             for message in stored:
                 yield Message(message)
             place = (stored[-1].rank, stored[-1].lookup_id)
 
-    def look(self, place: tuple[int, int], limit: int) -> list[StoredMessage]:
+    def look(self, place: tuple[int, int], limit: int = PAGE) -> list[StoredMessage]:
         """Up to `limit` messages behind a place, (rank, lookup id), which stay in the queue."""
         return self._client.reads.look(self.identifier, place, limit)
 
@@ -362,13 +292,13 @@ class Client:
         if address := address_of(folder, tls):
             if create or look:
                 raise ValueError(f"{address}: `create` and `look` are for the folder of a store, not for an address")
-            self.access = Access(address, self.turn)
+            self.access = Conversation(address, self.turn)
             self.reads = There(address, self.access)
             return
         store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
         config = Current(store)
         self.reads = Here(store, self.now, config, self.turn)
-        self.access = Access(Home(store, Direct(store, self.now, config)), self.turn)
+        self.access = Conversation(Home(store, Direct(store, self.now, config)), self.turn)
 
     def __repr__(self) -> str:
         return f"<Client of {self.reads.place!r}{'' if self.is_open else ', closed'}>"

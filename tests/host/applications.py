@@ -42,7 +42,7 @@ class App:
 
 
 class Asking:
-    """Access (commits.py) of an application to a manager, which gets its questions by `hand_over`. store: what the
+    """The conversation of an application with a manager, which gets its questions by `hand_over`. store: what the
     application reads. number: of its last commit, in the life of a manager before this one."""
 
     def __init__(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import ordack
 import pytest
-from ordack.api import aio
 from ordack.api.aio import MOST
 from ordack.client import Client, Empty, Letter, Reject
 from ordack.config.names import DEAD_XACT
@@ -133,7 +132,7 @@ async def test_a_task_that_is_cancelled_while_its_store_is_being_opened_leaves_i
             super().__init__(place, tls=tls)
             opened.append(self)
 
-    monkeypatch.setattr(aio, "Client", Slow)
+    monkeypatch.setattr("ordack.client.Client", Slow)
     client = ordack.connect_async(store)
     task = asyncio.create_task(client.send("line1", b"never"))
     await asyncio.to_thread(opening.wait, DEADLINE_S)
@@ -144,7 +143,6 @@ async def test_a_task_that_is_cancelled_while_its_store_is_being_opened_leaves_i
     with pytest.raises(asyncio.CancelledError):
         await task
     await until(lambda: opened and not opened[0].is_open)
-    monkeypatch.undo()
     await client.send("line1", b"1")
     await client.close()
     assert _bodies(store, "line1") == [b"1"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ordack.api.remote import Access
+from ordack.api.remote import Conversation
 from ordack.client import Client, Empty, Letter
 from ordack.store.queues import NoSuchQueue
 
@@ -30,7 +30,7 @@ def client(request: pytest.FixtureRequest, store: Path, own: Client) -> Iterator
     serve, place = (None, str(store)) if request.param == "alone" else serve_applications(store)
     with Client(place) as opened:
         yield opened
-        assert isinstance(opened.access, Access)
+        assert isinstance(opened.access, Conversation)
         known = own.store.answers.find(opened.access._application)
     if serve:
         assert known, "serve has done nothing"

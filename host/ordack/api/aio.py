@@ -8,9 +8,8 @@
         async for message in client.queue("line1").receive():
             print(message.body)          # removed when the loop asks for the next, put back if it is left
 
-Each operation runs with a Client of its own, in a thread of its own, so that tasks do not wait for one another. There
-are as many as were needed at one time: up to MOST for what may take long, receives and transactions, and up to SHORT
-for all else, so that who has received can always answer.
+Each operation has a Client and a thread of its own, so tasks do not wait for one another. At most MOST receives and
+transactions run at a time, and SHORT other operations: a task that has received can always answer.
 """
 
 from __future__ import annotations
@@ -18,25 +17,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack
 
-from ordack.broker.message import Message, Properties
-from ordack.broker.sending import Sent
-from ordack.broker.service import PAGE
-from ordack.client import Client, Empty, Queue, Reject, Taken, Transaction, Which, already_over, patience
-from ordack.config.config import TlsFiles
+from mqqb import confirm
+
+from ordack.api import Empty, Taken, Which, patience
+from ordack.broker.message import Letter, Message, Properties
 from ordack.store import StoreError
 from ordack.store.messages import FIRST, StoredMessage
+
+if TYPE_CHECKING:
+    from ordack.broker.sending import Sent
+    from ordack.client import Client, Queue, Transaction
 
 MOST = 16  # receives and transactions at a time, also those that wait
 SHORT = 4  # other operations at a time; they wait for nobody
 SLICE_S = 0.5  # after which a wait notices that its task was cancelled
 
+Body = bytes | bytearray | memoryview
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -69,7 +71,7 @@ class _Worker:
     async def call(
         self, function: Callable[Parameters, Result], *values: Parameters.args, **named: Parameters.kwargs
     ) -> Result:
-        """Call it in the thread. If the task is cancelled, it ends first: nothing is left half done."""
+        """Call the function in the thread. A task that is cancelled waits for its end: nothing is left half done."""
         future = asyncio.get_running_loop().run_in_executor(self._thread, lambda: function(*values, **named))
         try:
             return await asyncio.shield(future)
@@ -78,8 +80,18 @@ class _Worker:
             future.exception()
             raise
 
+    async def in_slices(self, look: Callable[[float], list[Result]], timeout: float | None) -> list[Result]:
+        """What `look` finds within the time in all; an empty list if nothing. `look` waits for the seconds that it is
+        given: between two slices a task that was cancelled ends."""
+        deadline = time.monotonic() + patience(timeout)
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            found = await self.call(look, min(left, SLICE_S))
+            if found or left <= SLICE_S:
+                return found
+
     def do_later(self, function: Callable[[], object]) -> None:
-        """Have it done in the thread, before all that is asked for after this. What it raises is passed over."""
+        """Call the function in the thread before all later calls. What it raises is passed over."""
         with contextlib.suppress(RuntimeError):  # the thread has ended, and with it what was received is back
             self._thread.submit(function)
 
@@ -92,43 +104,20 @@ class _Worker:
             self._thread.shutdown(wait=False)
 
 
-async def _in_slices(worker: _Worker, look: Callable[[float], list[Result]], timeout: float | None) -> list[Result]:
-    """What `look` finds, which waits for so many seconds, within the time in all; an empty list if nothing. Between two
-    slices a task that was cancelled ends."""
-    deadline = time.monotonic() + patience(timeout)
-    while True:
-        left = max(deadline - time.monotonic(), 0.0)
-        found = await worker.call(look, min(left, SLICE_S))
-        if found or left <= SLICE_S:
-            return found
-
-
-def _in_a_thread(
-    method: Callable[Concatenate[Any, Parameters], Result],
-) -> Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]]:
-    """The form for asyncio of a method that Client or Queue has."""
-
-    @functools.wraps(method)
-    async def run(self: AsyncClient | AsyncQueue, /, *values: Parameters.args, **named: Parameters.kwargs) -> Result:
-        return await self.do(lambda there: method(there, *values, **named))
-
-    return run
-
-
 class AsyncTransaction:
-    """As Transaction, of which it is the other form."""
+    """The form of a Transaction for asyncio."""
 
-    def __init__(self, worker: _Worker) -> None:
+    def __init__(self, worker: _Worker, inner: Transaction) -> None:
         self._worker = worker
-        self.inner = Transaction(worker.client)
+        self._inner = inner
 
     @property
     def sent(self) -> list[Sent]:
-        """When it has ended, what became of each message that was sent, in their order."""
-        return self.inner.sent
+        """As Transaction.sent."""
+        return self._inner.sent
 
     def __repr__(self) -> str:
-        return repr(self.inner).replace("<", "<Async", 1)
+        return repr(self._inner).replace("<", "<Async", 1)
 
     async def receive(self, queue: AsyncQueue | str, timeout: float | None = 0.0, **which: Unpack[Which]) -> Message:
         """As Transaction.receive."""
@@ -144,13 +133,13 @@ class AsyncTransaction:
         name = queue if isinstance(queue, str) else queue.name
 
         def take(seconds: float) -> list[Message]:
-            return self.inner.receive_batch(name, limit, seconds, **which)
+            return self._inner.receive_batch(name, limit, seconds, **which)
 
-        return await _in_slices(self._worker, take, timeout)
+        return await self._worker.in_slices(take, timeout)
 
-    def send(self, destination: str, body: bytes | bytearray | memoryview, **properties: Unpack[Properties]) -> None:
+    def send(self, destination: str, body: Body, **properties: Unpack[Properties]) -> None:
         """As Transaction.send: when the block ends."""
-        self.inner.send(destination, body, **properties)
+        self._inner.send(destination, body, **properties)
 
 
 class AsyncReceived(Message):
@@ -162,8 +151,7 @@ class AsyncReceived(Message):
         self._worker = worker
 
     async def __aenter__(self) -> AsyncReceived:
-        if not self._taken.is_open:
-            raise already_over(self)
+        self._taken.check(self)
         return self
 
     async def __aexit__(
@@ -173,27 +161,17 @@ class AsyncReceived(Message):
 
     async def end(self, error: BaseException | None) -> bool:
         """As Taken.end."""
-        if not self._taken.is_open:
-            return False
-        return await self._worker.call(self._taken.end, error)
+        return self._taken.is_open and await self._worker.call(self._taken.end, error)
 
     def drop(self) -> None:
-        """Have it put back, if it is not removed."""
+        """Have the message put back if it is not ended."""
         if self._taken.is_open:
             self._worker.do_later(self._taken.let_go())
 
 
-def _take(worker: _Worker, name: str, which: Which, held: list[AsyncReceived], seconds: float) -> list[AsyncReceived]:
-    """In the worker's thread: the next message, which is in `held` then, for the task may be cancelled before it hears
-    of it."""
-    queue = worker.client.queue(name)
-    held[:] = [AsyncReceived(stored, queue, worker) for stored in queue.begin_receive(1, seconds, True, **which)]
-    return held[:]
-
-
 class _Loop:
-    """An `async for` over messages, or an `async with` for one. It has a worker as long as it goes on; left half-way it
-    is dropped, as an iterator of CPython is at once, and puts back what it has."""
+    """An `async for` over messages, or an `async with` for one. It has a worker until it ends. CPython drops a loop
+    that is left half-way at once; the loop puts back its message then."""
 
     def __init__(self, client: AsyncClient, name: str, timeout: float | None, which: Which) -> None:
         self._client = client
@@ -208,13 +186,13 @@ class _Loop:
         return self
 
     async def __anext__(self) -> AsyncReceived:
-        if self._is_over:
-            raise StopAsyncIteration
-        try:
-            found = await self._next()
-        except BaseException as error:
-            await self.leave(error)
-            raise
+        found: list[AsyncReceived] = []
+        if not self._is_over:
+            try:
+                found = await self._next()
+            except BaseException as error:
+                await self.leave(error)
+                raise
         if not found:
             await self.leave(None)
             raise StopAsyncIteration
@@ -228,10 +206,10 @@ class _Loop:
             if self._which.get("lookup_id") is not None:
                 return []
         take = functools.partial(_take, self._worker, self._name, self._which, self._held)
-        return await _in_slices(self._worker, take, self._timeout)
+        return await self._worker.in_slices(take, self._timeout)
 
     async def leave(self, error: BaseException | None) -> bool:
-        """End, with what is to become of the message that it has, as Taken.end has it."""
+        """End the loop, and its message as Taken.end does."""
         self._is_over = True
         worker, self._worker = self._worker, None
         if worker is None:
@@ -248,10 +226,16 @@ class _Loop:
             self._client.give_back_from_anywhere(self._worker)
 
 
+def _take(worker: _Worker, name: str, which: Which, held: list[AsyncReceived], seconds: float) -> list[AsyncReceived]:
+    """The next message, in the worker's thread. It is in `held` then: a task that is cancelled does not hear of it."""
+    queue = worker.client.queue(name)
+    held[:] = [AsyncReceived(stored, queue, worker) for stored in queue.begin_receive(1, seconds, True, **which)]
+    return held[:]
+
+
 class AsyncReceiving:
-    """What `AsyncQueue.receive` gives, to use in an `async with` or an `async for`. It does what Receiving does. A loop
-    that is left, or whose task is cancelled, puts back the message that it has just now; what this client receives next
-    finds it there."""
+    """What `AsyncQueue.receive` gives, to use in an `async with` or an `async for`, as Receiving. A loop that is left,
+    or whose task is cancelled, puts its message back; the next receive of this client finds it there."""
 
     def __init__(self, client: AsyncClient, name: str, timeout: float | None, which: Which) -> None:
         self._loop = functools.partial(_Loop, client, name, timeout, which)
@@ -280,7 +264,7 @@ class AsyncReceiving:
 
 
 class AsyncQueue:
-    """A local queue, to receive from and to send to. Whether it is there, each operation says."""
+    """A local queue, to receive from and to send to. Each operation raises NoSuchQueue if there is none."""
 
     def __init__(self, client: AsyncClient, name: str) -> None:
         self._client = client
@@ -289,12 +273,13 @@ class AsyncQueue:
     def __repr__(self) -> str:
         return f"<AsyncQueue {self.name!r}>"
 
-    async def do(self, act: Callable[[Queue], Result]) -> Result:
-        """Have this done in a thread, with the queue of its Client."""
-        return await self._client.do(lambda client: act(client.queue(self.name)))
+    async def send(self, body: Body, **properties: Unpack[Properties]) -> Sent:
+        """As Queue.send."""
+        return await self._client.do(lambda client: client.queue(self.name).send(body, **properties))
 
-    send = _in_a_thread(Queue.send)
-    send_many = _in_a_thread(Queue.send_many)
+    async def send_many(self, bodies: Iterable[Body], **properties: Unpack[Properties]) -> list[Sent]:
+        """As Queue.send_many."""
+        return await self._client.do(lambda client: client.queue(self.name).send_many(bodies, **properties))
 
     def receive(self, timeout: float | None = 0.0, **which: Unpack[Which]) -> AsyncReceiving:
         """As Queue.receive, for `async with` and `async for`."""
@@ -309,19 +294,23 @@ class AsyncQueue:
     async def peek(self) -> AsyncIterator[Message]:
         """As Queue.peek, for `async for`."""
         place = FIRST
-        while stored := await self.do(functools.partial(Queue.look, place=place, limit=PAGE)):
+
+        def look(client: Client) -> list[StoredMessage]:
+            return client.queue(self.name).look(place)
+
+        while stored := await self._client.do(look):
             for message in stored:
                 yield Message(message)
             place = (stored[-1].rank, stored[-1].lookup_id)
 
 
 class AsyncClient:
-    """An application's access to a store, for asyncio: an asynchronous context manager, for any number of tasks. place,
-    tls: as Client has folder and tls. Entering it raises StoreError and its kinds, and ValueError, as Client does."""
+    """An application's access to a store, for asyncio: an asynchronous context manager, for any number of tasks. make:
+    gives a Client of it. place: what the Client is of. Entering raises what `make` raises."""
 
-    def __init__(self, place: str | os.PathLike[str], tls: TlsFiles | None = None) -> None:
+    def __init__(self, place: str, make: Callable[[], Client]) -> None:
         self._place = place
-        self._tls = tls
+        self._make = make
         self._long = asyncio.Semaphore(MOST)
         self._short = asyncio.Semaphore(SHORT)
         self._is_open = True
@@ -330,7 +319,7 @@ class AsyncClient:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
-        return f"<AsyncClient of {str(self._place)!r}>"
+        return f"<AsyncClient of {self._place!r}>"
 
     async def __aenter__(self) -> AsyncClient:
         self._is_open = True
@@ -341,7 +330,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the store. All operations are to have ended; a loop that somebody keeps gives up its message."""
+        """Close the store. All operations have to have ended. A loop that the program keeps gives up its message."""
         self._is_open = False
         async with contextlib.AsyncExitStack() as all_of_them:  # also if one fails, or the task is cancelled
             for worker in self._all:
@@ -358,7 +347,7 @@ class AsyncClient:
             self.give_back(worker, long)
 
     async def borrow(self, long: bool = True) -> _Worker:
-        """The same until `give_back`. Raises StoreError."""
+        """A thread until `give_back`. Raises StoreError."""
         if not self._is_open:
             raise StoreError(f"{self!r} is closed: use it inside of `async with`")
         self._loop = asyncio.get_running_loop()
@@ -367,7 +356,7 @@ class AsyncClient:
         try:
             if self._idle:
                 return self._idle.pop()
-            worker = _Worker(lambda: Client(self._place, tls=self._tls))
+            worker = _Worker(self._make)
             await worker.open()
         except BaseException:
             limit.release()
@@ -376,13 +365,13 @@ class AsyncClient:
         return worker
 
     def give_back(self, worker: _Worker, long: bool = True) -> None:
-        """It is needed no more."""
+        """The operation has ended."""
         (self._long if long else self._short).release()
         if worker.is_open:
             self._idle.append(worker)
 
     def give_back_from_anywhere(self, worker: _Worker) -> None:
-        """The same from whatever thread: the garbage collector runs in any."""
+        """The same from any thread: the garbage collector runs in any."""
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -398,27 +387,37 @@ class AsyncClient:
         return AsyncQueue(self, name)
 
     async def do(self, act: Callable[[Client], Result]) -> Result:
-        """Have this done in a thread, with its Client."""
+        """What `act` gives, called in a thread with its Client."""
         async with self.worker() as worker:
-            return await worker.call(lambda: act(worker.client))
+            return await worker.call(act, worker.client)
 
-    send = _in_a_thread(Client.send)
-    send_many = _in_a_thread(Client.send_many)
-    reply = _in_a_thread(Client.reply)
-    state = _in_a_thread(Client.state)
+    async def send(self, destination: str, body: Body, **properties: Unpack[Properties]) -> Sent:
+        """As Client.send."""
+        return await self.do(lambda client: client.send(destination, body, **properties))
+
+    async def send_many(self, letters: Iterable[Letter]) -> list[Sent]:
+        """As Client.send_many."""
+        return await self.do(lambda client: client.send_many(letters))
+
+    async def reply(self, message: Message, body: Body, **properties: Unpack[Properties]) -> Sent:
+        """As Client.reply."""
+        return await self.do(lambda client: client.reply(message, body, **properties))
+
+    async def state(self, message_id: int) -> confirm.Conclusion | None:
+        """As Client.state."""
+        return await self.do(lambda client: client.state(message_id))
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:
-        """As Client.transaction. If the task is cancelled, nothing is sent and what was received is put back, unless
-        the commit was under way: that ends first."""
+        """As Client.transaction. If the task is cancelled, nothing is sent and what was received is put back; a commit
+        that has begun ends first."""
         async with self.worker(long=True) as worker:
-            transaction = AsyncTransaction(worker)
+            block = worker.client.transaction()
+            transaction = AsyncTransaction(worker, block.__enter__())
             try:
                 yield transaction
-            except Reject:
-                await worker.call(transaction.inner.reject)
-            except BaseException:
-                await worker.call(transaction.inner.put_back)
-                raise
+            except BaseException as error:
+                if not await worker.call(block.__exit__, type(error), error, error.__traceback__):
+                    raise
             else:
-                await worker.call(transaction.inner.commit)
+                await worker.call(block.__exit__, None, None, None)

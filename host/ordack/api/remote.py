@@ -1,7 +1,7 @@
 """What a client has done: by the `ordack serve` at an address, by that on a store which this process has opened, or by
 this process itself where none runs.
 
-`Access` is the one conversation. It asks a `ServeConnection` to `serve`, or `commits.Direct`, which answers the same
+A `Conversation` asks a `ServeConnection` to `serve`, or `commits.Direct`, which answers the same
 questions without a socket. `Address` and `Home` say how to reach them.
 
 A commit is asked of `serve` under a number. If the connection breaks before its answer, the commit is asked for again:
@@ -293,7 +293,7 @@ def address_of(place: object, tls: TlsFiles | None) -> Address | None:
 # ---- the conversation
 
 
-class Access:
+class Conversation:
     """What a client has done. All methods raise StoreError and its kinds. turn: as `one_thread` has it."""
 
     def __init__(self, place: Home | Address, turn: Turn) -> None:
@@ -446,7 +446,7 @@ class There:
     """What a client looks at, and does not change, in the store of the `serve` at an address. Methods: as
     `reads.Here`."""
 
-    def __init__(self, address: Address, access: Access) -> None:
+    def __init__(self, address: Address, access: Conversation) -> None:
         self.turn = access.turn
         self.place = address.place
         self._address = address
@@ -485,7 +485,7 @@ class There:
         return self._access.ask(lambda there: there.ask(service.frame(*question)))
 
 
-def purge_outgoing(store: Store, access: Access, outgoing: int) -> tuple[int, int]:
+def purge_outgoing(store: Store, access: Conversation, outgoing: int) -> tuple[int, int]:
     """Ask the queue manager to end all messages that an outgoing queue has now (C-29); how many, and how many stay as
     `indispensable` says."""
     last = store.outgoing.last_key()

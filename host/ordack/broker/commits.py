@@ -274,7 +274,7 @@ def wait_for(store: Store, find: Callable[[], list[StoredMessage]], timeout: flo
 
 def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | None = None) -> Done:
     """Do a commit in the running transaction, unless one with its number has happened. held: what of the messages that
-    this store has taken may be removed, by default all. Raises what remote.Access.commit and order do."""
+    this store has taken may be removed, by default all. Raises what Conversation.commit and order do."""
     store, commit = outcomes.store, request.commit
     if request.number:
         import cbor2  # commits without a number need no frames
