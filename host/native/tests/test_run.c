@@ -171,6 +171,7 @@ static void test_what_is_no_template(void)
     unsigned bit;
 
     CHECK(learns(stream, size));
+    CHECK(!learns(stream, size + 4)); /* bytes behind the packet */
     m.user_flags = DQ_DIRECT | DM;
     expect_no_template(&m);
     m = plain, m.user_flags |= SECURITY, m.security_sizes[0] = 28;
