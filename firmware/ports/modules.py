@@ -27,8 +27,7 @@ FIRMWARE = Path(__file__).resolve().parents[1]
 BOARD = FIRMWARE.parent / "build" / "board"
 FOLDERS = ("mqqb", "ordack/node")
 VERSION = "0.1.0"
-# the last one is for type checkers
-CPYTHON = {"mqqb/core_cffi.py", "ordack/node/cpython.py"}
+CPYTHON = {"mqqb/core_cffi.py"}
 HOSTS = {f"mqqb/{name}.py" for name in ("build", "guids", "handshake", "hosts", "ping", "problems", "rare", "transfer")}
 TWINS = {"mqqb/core_py.py", "mqqb/line_py.py"}  # not needed beside the C core
 TLS = {"ordack/node/tls.py"}

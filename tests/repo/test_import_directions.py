@@ -47,7 +47,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "config": ({"ordack.config"}, ENGINE),
     "board": ({"ordack.node"}, {"log of a board", *ENGINE}),
     "log of a board": (
-        {f"ordack.node.{name}" for name in ("files", "log", "sources", "flash_only", "records", "replay", "cpython")},
+        {f"ordack.node.{name}" for name in ("files", "log", "sources", "flash_only", "records", "replay")},
         ENGINE,
     ),
     "engine": ({"mqqb"}, {"core", "constants"}),
@@ -58,7 +58,7 @@ PREFIXES = {prefix: room for room, (prefixes, _) in ROOMS.items() for prefix in 
 WAITS = "who waits asks at run time whether the node that made it was started"
 EXCEPTIONS = {
     ("ordack.node.inbox", "ordack.node.node"): WAITS,
-    ("ordack.node.message", "ordack.node.node"): WAITS,
+    ("ordack.node.queue", "ordack.node.node"): WAITS,
 }
 
 Graph = Mapping[str, Set[str]]

@@ -19,9 +19,8 @@ if MICROPYTHON:  # which else looks for a built-in module on the flash at each i
     sys.path.extend(_path)
 
 from ordack.node.log import OutboxDamaged, OutboxError, OutboxFull, OutboxWriteFailed
-from ordack.node.message import OutboxMessage
 from ordack.node.node import Node
-from ordack.node.queue import DestinationQueue
+from ordack.node.queue import DestinationQueue, OutboxMessage
 
 if MICROPYTHON:
     for _name in _taken:

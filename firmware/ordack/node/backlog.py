@@ -1,29 +1,290 @@
-"""Messages that wait to be sent: in memory the first ones of each queue, the others on the flash until their turn.
+"""Messages that wait to be sent: when they become durable, when they expire, which of them are in memory.
 
-Messages are transactional. They are numbered once, when they are accepted, and keep their numbers over cuts of the link
-and of the power until the destination has acknowledged them (B-317, A-08, B-098).
+In memory are the first ones of each queue, the others stay on the flash until their turn. Messages are transactional.
+They are numbered once, when they are accepted, and keep their numbers over cuts of the link and of the power until the
+destination has acknowledged them (B-317, A-08, B-098).
 """
 
 import gc
 
-from mqqb import confirm, const, streams
-from ordack.node import log
-from ordack.node.message import OutboxMessage
+from mqqb import compose, confirm, const, streams
+from ordack.node import flash_only, log
+from ordack.node.queue import OutboxMessage
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
-    from ordack.node.commits import Commits
-    from ordack.node.log import Buffer, Restored
-    from ordack.node.notices import Notices
-    from ordack.node.outcomes import Deadlines, Outcomes
-    from ordack.node.queue import DestinationQueue
+    from ordack.node.clock import Clock
+    from ordack.node.flash_only import Restored
+    from ordack.node.log import Buffer
+    from ordack.node.outbox import Outbox
+    from ordack.node.outcomes import Notices, Outcomes
+    from ordack.node.queue import DestinationQueue, Packets
 
 _RESERVE_PIECES = const(16)  # so much memory a session has left when messages are taken from the flash, for what it
 _RESERVE_BYTES = const(128)  # takes are small pieces
+# So many messages that were on the flash only end at once, unless as many wait to be told, which are in memory.
+_EXPIRED_MAX = const(16)
+
+
+class Stats:
+    """Counts since the start: messages accepted; stored at their destinations; received there, as far as that was asked
+    for; failed, that is dead-lettered or discarded; positive FinalAcks that came too `late` (C-34). OrderAcks that were
+    `ahead`, of numbers that this outbox never gave: it is an old copy, or has a twin with the same GUID (B-426).
+    Packets sent, resends included; sessions opened (`connects`); messages from others that were dropped.
+    """
+
+    __slots__ = ("accepted", "ahead", "connects", "dropped", "failed", "late", "received", "sent", "stored")
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.stored = 0
+        self.received = 0
+        self.failed = 0
+        self.late = 0
+        self.ahead = 0
+        self.sent = 0
+        self.connects = 0
+        self.dropped = 0
+
+
+class Commits:
+    """What stands in the log of an outbox, and is it durable?
+
+    `uncommitted`: messages that are numbered and not durable. `marked_at`: ms at which the oldest change of state was
+    made that is not durable; None: there is none. `must_commit`: there is something on which others will rely.
+    `waiting`: messages in memory in the states Q and S. `error`: what ended delivery; `closed`: close() did.
+    touch: called when there is something to send.
+    """
+
+    def __init__(self, outbox: "Outbox", clock: "Clock", packets: "Packets", touch: "Callable[[], None]") -> None:
+        self.outbox = outbox
+        self.guid: bytes = outbox.log.guid  # type: ignore[assignment]  # of this queue manager, 16 bytes
+        self.clock = clock
+        self.packets = packets
+        self.touch = touch
+        self.stats = Stats()
+        self.error: "Exception | None" = None
+        self.closed: "Exception | None" = None
+        self.waiting = 0
+        self.uncommitted: "list[streams.Entry]" = []
+        self.must_commit = False
+        self.marked_at: "int | None" = None
+        self.is_busy = False  # the node is at work, or what it writes is half written
+        self._count = 0  # of syncs that were asked for
+
+    def enter(self) -> None:
+        """Begin what nothing may come between; `is_busy` is to be False at its end. Raises RuntimeError, `error`,
+        `closed`.
+        """
+        self.check_open()
+        if self.is_busy:
+            raise RuntimeError("the node is at work: no interrupt or thread may call it; after Ctrl-C make a new one")
+        self.is_busy = True
+
+    def check_open(self) -> None:
+        """Raises `error`, `closed`."""
+        error = self.error or self.closed
+        if error is not None:
+            raise error
+
+    def log(self, messages: "list[Any]", with_time: bool = False) -> None:
+        """Note changes of these messages, or arrivals; they are made durable within LAZY_SYNC_MS, or by commit_now."""
+        if messages:
+            self.outbox.change(messages, with_time)
+            if self.marked_at is None:
+                self.marked_at = self.clock.now()
+
+    async def commit(self) -> None:
+        """Make durable what was accepted by now, together with what other tasks are about to send."""
+        import asyncio  # not before a program uses it
+
+        count = self._count
+        try:
+            await asyncio.sleep(0)
+        finally:
+            if self._count == count:
+                self.commit_now()
+
+    def commit_now(self) -> bool:
+        """Make durable what was accepted, at once. False: the file system refused, some of it was or nothing."""
+        self._count += 1
+        if not self.uncommitted and self.marked_at is None and not self.must_commit:
+            return True
+        is_busy = self.is_busy
+        self.is_busy = True
+        try:
+            durable = self.outbox.sync()
+        except log.OutboxWriteFailed as error:
+            self.roll_back(error)
+            durable = False
+        finally:
+            self.is_busy = is_busy
+        self.must_commit = False
+        if durable:
+            self.marked_at = None
+        if self.uncommitted:
+            self.stats.accepted += len(self.uncommitted)
+            self.uncommitted.clear()
+            self.touch()
+        return durable
+
+    def roll_back(self, error: Exception) -> None:
+        """Take back the numbers of the messages that the outbox had to abandon, newest first."""
+        for entry in reversed(self.uncommitted):
+            message: "Any" = entry.key
+            if message.segment is None:
+                self.packets.let_go(message)
+                queue = message.elsewhere
+                if queue is not None:
+                    queue.followed.pop(message.message_id, None)
+                    message.elsewhere = None
+                    queue.stream.rolls = not queue.logged.deferred
+                else:
+                    self.waiting -= 1
+                stream: "Any" = entry.stream or queue.stream
+                stream.withdraw(entry)
+                message.error = error
+        self.uncommitted = [entry for entry in self.uncommitted if entry.key.segment is not None]  # type: ignore[attr-defined]
+
+    def check_durable(self) -> None:
+        """Raises OutboxError: some change of state is not durable."""
+        if self.marked_at is not None:
+            raise log.OutboxError("the file system refuses: it is not durable yet")
+
+
+class Deadlines:
+    """When those messages of these queues are over that are in memory.
+
+    `due`: s since 1970, no deadline is earlier; 0: some T0 is not known; None: there is no deadline.
+    """
+
+    def __init__(self, commits: "Commits", outcomes: "Outcomes", queues: "Sequence[DestinationQueue]") -> None:
+        self.due: "int | None" = None
+        self._commits = commits
+        self._outcomes = outcomes
+        self._queues = queues
+
+    def expect(self, message: "Any") -> None:
+        """Take a deadline into account, once its T0 is known."""
+        record = message.record
+        if not record[confirm.SENT_TIME]:
+            self.due = 0
+            return
+        if (
+            self._outcomes.settings.long_live_time == log.ENDLESS
+            and record[confirm.TTRQ] == compose.FOREVER
+            and record[confirm.TTBR] == compose.FOREVER
+        ):
+            return
+        due = self._outcomes.of(message).next_deadline()
+        if due is not None:
+            self._at(due)
+
+    def expect_open(self) -> None:
+        """Take the deadlines into account of what is stored while its fate is open."""
+        for queue in self._queues:
+            for number in queue.logged.flash_only:
+                due = flash_only.due(queue.logged, number)
+                if due != flash_only.NEVER:
+                    self._at(due)
+
+    def _at(self, due: int) -> None:
+        if self.due is None or due < self.due:
+            self.due = due
+
+    def check(self) -> bool:
+        """Act on all deadlines that are due, if the clock is set. Has any message ended?"""
+        if self.due is None:
+            return False
+        now = self._commits.clock.time()
+        return now != 0 and now >= self.due and self._expire(now)
+
+    def is_over(self, queue: "DestinationQueue", entry: "streams.Entry") -> bool:
+        """Is it too late to send a message (C-18, C-22)? Then it leaves the stream."""
+        confirmation = self._outcomes.of(entry.key)
+        record = confirmation.record
+        now = self._commits.clock.time()
+        if self.due is None or not now or not record[confirm.SENT_TIME] or confirmation.may_send(now):
+            return False
+        before = record[confirm.STATE]
+        action = confirm.too_late(confirmation, now, now - 1)
+        queue.sending = 0
+        if action == confirm.HOLD:
+            record[confirm.MARKS] |= log.HELD
+            queue.stream.hold([entry])
+            self._commits.log([entry.key])
+        else:
+            queue.stream.remove([entry])
+            self._outcomes.count(entry.key, before, action)
+            self._outcomes.tell([entry.key])
+        return True
+
+    def _expire(self, now: int) -> bool:
+        """Act on the deadlines of what is in memory. Has any message ended?"""
+        message: "Any"
+        has_ended = False
+        commits = self._commits
+        outcomes = self._outcomes
+        commits.commit_now()  # what is not durable cannot change yet; if that fails it is gone
+        if not self.due:  # the clock has become known: that is T0 of all messages that have none
+            undated = [message for message in commits.outbox.handles() if not message.record[confirm.SENT_TIME]]
+            for message in undated:
+                message.record[confirm.SENT_TIME] = now
+            commits.log(undated, True)
+        self.due = None
+        for queue in self._queues:
+            ended = []
+            for entry in queue.stream.table + queue.stream.awaiting_final_ack:
+                message = entry.key
+                confirmation = outcomes.of(message)
+                before = confirmation.record[confirm.STATE]
+                action = confirmation.handle_deadline(now)
+                if action:
+                    ended.append(entry)
+                    outcomes.count(message, before, action)
+                else:
+                    self.expect(message)
+            if ended:
+                queue.sending = 0
+                has_ended = True
+            queue.stream.remove(ended)
+            outcomes.tell([entry.key for entry in ended])
+            for number in sorted(queue.logged.flash_only):
+                has_ended = self._expire_open(queue, number, now) or has_ended
+        self.expect_open()
+        return has_ended
+
+    def _expire_open(self, queue: "DestinationQueue", number: int, now: int) -> bool:
+        """Act on the deadlines of the open ones in a segment, unless others have to be told first. Has any ended?"""
+        logged = queue.logged
+        outcomes = self._outcomes
+        if flash_only.due(logged, number) > now or len(outcomes.notices.due) >= _EXPIRED_MAX:
+            return False
+        some = self._commits.outbox.flash_only
+        due = flash_only.NEVER
+        ended: "list[Restored]" = []
+        for found in some.walk(logged, number):
+            restored = some.restored(logged, found)
+            if not restored.is_open:
+                continue
+            time = outcomes.of(restored.handle).next_deadline()
+            if time is not None and time <= now:
+                ended.append(restored)
+                if len(ended) == _EXPIRED_MAX:
+                    due = now
+                    break
+            elif time is not None:
+                due = min(due, time)
+        flash_only.set_due(logged, number, due)
+        for restored in ended:
+            message = outcomes.take(queue, restored)
+            outcomes.count(message, confirm.O, outcomes.of(message).handle_deadline(now))
+            outcomes.tell([message])
+        return len(ended) > 0
 
 
 class Backlog:

@@ -14,11 +14,19 @@ CLOCK_SET = 1700000000  # an earlier time, s since 1970: this board's clock has 
 CLOCK_END = const(0xF0000000)
 UNIX_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0  # boards count from 2000
 
-if MICROPYTHON:
+if not MICROPYTHON:
+
+    def ticks_ms() -> int:
+        """Milliseconds from any start; ticks_diff tells the time between two of them."""
+        return time.monotonic_ns() // 1000000
+
+    def ticks_diff(later: int, earlier: int) -> int:
+        """Milliseconds between two ticks_ms."""
+        return later - earlier
+
+else:
     ticks_ms = time.ticks_ms  # type: ignore[attr-defined,unused-ignore]
     ticks_diff = time.ticks_diff  # type: ignore[attr-defined,unused-ignore]
-else:
-    from ordack.node.cpython import ticks_diff, ticks_ms  # type: ignore[assignment,no-redef,unused-ignore]
 
 _LOOK_MS = 100
 _seen: "list[Any]" = [0, 0]  # when the clock was looked at, in ticks, and what it said; 0: never

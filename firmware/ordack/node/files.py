@@ -212,9 +212,19 @@ def file_system(folder: str) -> str:
 
 
 if not MICROPYTHON:
-    from ordack.node.cpython import append as _write
-    from ordack.node.cpython import sync as _sync
-    from ordack.node.cpython import sync_folder as _sync_folder
+
+    def _sync(file: "FileIO") -> None:
+        os.fsync(file.fileno())
+
+    def _write(file: "Any", data: "Buffer", size: int) -> int:
+        return int(file.write(memoryview(data)[:size]))
+
+    def _sync_folder(folder: str) -> None:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 else:  # flush() is fsync(), or the sync of the board's file system
 

@@ -7,6 +7,7 @@ cursor on. Each is read, and checked, when its turn comes or an answer names it.
 """
 
 import struct
+from array import array
 from binascii import crc32
 
 from mqqb import confirm, const, core
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
 
-    from ordack.node.log import Log, LoggedQueue, Restored, Segment, Stored
+    from ordack.node.log import Log, LoggedQueue, Segment, Stored
 
     Found = tuple[Segment, int, int, tuple[int, ...]]  # segment, offset, bytes of the payload, what its prefix says
 
@@ -29,6 +30,25 @@ _HEAD = const("<IQIII")
 _HEAD_BYTES = const(24)
 _DUE_AT = const(4)
 _NEXT_ID_AT = const(24)  # in the header of a segment
+
+
+class Restored:
+    """A message that was read from the log: the facts that its stream needs.
+
+    `sent`: it may have been transmitted, whatever the state in its record is. `is_open`: it was in state O.
+    """
+
+    __slots__ = ("flags", "handle", "is_open", "queue", "sent", "tx_sequence_id", "tx_sequence_number")
+
+    def __init__(
+        self, queue: "LoggedQueue", handle: "Stored", flags: int, tx_sequence_id: int, tx_sequence_number: int
+    ) -> None:
+        self.queue = queue
+        self.handle = handle
+        self.flags = flags
+        self.tx_sequence_id = tx_sequence_id
+        self.tx_sequence_number = tx_sequence_number
+        self.sent = self.is_open = False
 
 
 def put(queue: "LoggedQueue", segment: "Segment", offset: int, size: int, number: int, record: "Any" = None) -> None:
@@ -196,7 +216,7 @@ class FlashOnly:
     def restored(self, queue: "LoggedQueue", found: "Found") -> "Restored":
         """A message that `walk` has found, as it is now. It stays where it is."""
         segment, offset, size, fields = found
-        restored = log.restored_of(queue, size, fields[:-1], self._make)
+        restored = restored_of(queue, size, fields[:-1], self._make)
         handle = restored.handle
         handle.segment = segment
         handle.offset = offset
@@ -327,3 +347,19 @@ class FlashOnly:
         head = self._log.piece[:4]
         self._log.read(segment.name, _NEXT_ID_AT, head)
         return int(struct.unpack_from("<I", head)[0])
+
+
+def confirmation_of(fields: "tuple[int, ...]") -> "array[int]":
+    """The record of a message or arrival whose prefix has these fields."""
+    state, marks, message_class, sent_time, ttrq, ttbr = fields[7:]
+    return array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
+
+
+def restored_of(queue: "LoggedQueue", size: int, fields: "tuple[int, ...]", make: "type[Stored]") -> Restored:
+    """The message whose prefix has these fields; its handle has no place yet. size: of the payload, bytes."""
+    _, flags, number, ordinal, time_stamp, after = fields[:6]
+    handle = make(number, confirmation_of(fields))
+    handle.queue = queue
+    handle.size = size - log.MESSAGE_PREFIX_BYTES
+    own = (after - 1) & 0xFFFFFFFF if flags & log.TRANSACTIONAL else 0
+    return Restored(queue, handle, flags, time_stamp << 32 | ordinal if own else 0, own)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mqqb import streams
-    from ordack.node.commits import Commits
+    from ordack.node.backlog import Commits
     from ordack.node.peer import Peer
     from ordack.node.sources import LoggedSource
 

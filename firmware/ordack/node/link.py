@@ -175,7 +175,25 @@ class TcpLink:
             return int(count)
 
     else:
-        from ordack.node.cpython import readinto, write  # type: ignore[assignment,no-redef,unused-ignore]
+
+        def readinto(self, buffer: memoryview) -> int:
+            """See link.Link."""
+            try:
+                count = int(self.stream.recv_into(buffer))
+            except BlockingIOError:
+                return 0
+            if not count:
+                raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection")
+            return count
+
+        def write(self, data: memoryview) -> int:
+            """See link.Link."""
+            try:
+                count = int(self.stream.send(data))
+            except BlockingIOError:
+                count = 0
+            self.wants_write = count < len(data)
+            return count
 
     def close(self) -> None:
         """See link.Link."""

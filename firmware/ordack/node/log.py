@@ -76,6 +76,9 @@ RECOVERABLE = const(0x02)
 
 ENDLESS = const(0xFFFFFFFE)  # a LongLiveTime: without TTRQ a message waits for ever
 HELD = const(0x80)  # of a record's MARKS, the node's: TTBR is over, it is not transmitted any more (C-22)
+UNTOLD = const(0x40)  # the same in state X: the application has not been told yet that the message has failed,
+GOES = const(0xC0)  # nor that, and then the message goes, for nothing else keeps it
+MARKS = const(0x3F)  # those of mqqb.confirm
 
 RECEIVED = const(0x52)  # states of an arrival: waiting for the application,
 TAKEN = const(0x54)  # taken, and a FinalAck is still owed; then confirm.GONE
@@ -103,25 +106,6 @@ class Stored:
         self.segment: "Segment | None" = None
         self.offset = 0
         self.size = 0
-
-
-class Restored:
-    """A message that has been taken from the log: what its owner's table needs.
-
-    `sent`: it may have been transmitted, whatever the state in its record is. `is_open`: see flash_only.py.
-    """
-
-    __slots__ = ("flags", "handle", "is_open", "queue", "sent", "tx_sequence_id", "tx_sequence_number")
-
-    def __init__(
-        self, queue: "LoggedQueue", handle: Stored, flags: int, tx_sequence_id: int, tx_sequence_number: int
-    ) -> None:
-        self.queue = queue
-        self.handle = handle
-        self.flags = flags
-        self.tx_sequence_id = tx_sequence_id
-        self.tx_sequence_number = tx_sequence_number
-        self.sent = self.is_open = False
 
 
 _NONE: "list[Stored]" = []  # handles of each segment that never had one: a list of its own takes memory
@@ -204,21 +188,6 @@ class LoggedQueue:
     `near`: segment and offset of the one that was looked for last.
     """
 
-    __slots__ = (
-        "before",
-        "cursor",
-        "deferred",
-        "flash_only",
-        "guid",
-        "index",
-        "name",
-        "near",
-        "noted",
-        "offset",
-        "open",
-        "record",
-        "touched",
-    )
     is_replaced = False
     skip = 7  # so much of its name is not in the log: DIRECT=
 
@@ -409,9 +378,8 @@ class Log:
             core.copy(out, end, packet, 0, size)
             self.finish(kind, MESSAGE_PREFIX_BYTES + size)
         else:
-            struct.pack_into(
-                "<I", out, start + 4, kind | AFTER_SYNC * self._is_clean | MESSAGE_PREFIX_BYTES + size << 8
-            )
+            word = kind | AFTER_SYNC * self._is_clean | MESSAGE_PREFIX_BYTES + size << 8
+            struct.pack_into("<I", out, start + 4, word)
             parts = packet, body, bytes(size - len(packet) - len(body))
             crc = crc32(self.out[start + 4 : end], segment.seed)
             for part in parts:
@@ -563,14 +531,8 @@ class Log:
 
     def _put_confirmation(self, record: "array[int]", start: int) -> None:
         """Into the message record that begins there in the write buffer."""
-        struct.pack_into(
-            "<BBH",
-            self.out,
-            start + _CONFIRMATION_OFFSET,
-            record[confirm.STATE],
-            record[confirm.MARKS],
-            record[confirm.CLASS],
-        )
+        state, marks, message_class = record[confirm.STATE], record[confirm.MARKS], record[confirm.CLASS]
+        struct.pack_into("<BBH", self.out, start + _CONFIRMATION_OFFSET, state, marks, message_class)
         core.put_words(self.out, start + _TIMES_OFFSET, record, confirm.SENT_TIME, confirm.TTBR + 1)
 
     def _grow(self, size: int) -> None:
@@ -584,9 +546,7 @@ class Log:
         if not self._fill:
             return
         torn = self.is_torn
-        self.is_torn = (
-            True  # until all of it is written: whatever interrupts this, nothing is appended to half a record
-        )
+        self.is_torn = True  # until all of it is written: nothing may be appended to half a record
         try:
             self.files.append(self.out, self._fill)
         except OSError as error:
@@ -604,22 +564,6 @@ class Log:
         self.is_torn = False
         self.is_ended = True
         raise OutboxWriteFailed(error)
-
-
-def confirmation_of(fields: "tuple[int, ...]") -> "array[int]":
-    """The record of a message or arrival whose prefix has these fields."""
-    state, marks, message_class, sent_time, ttrq, ttbr = fields[7:]
-    return array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
-
-
-def restored_of(queue: LoggedQueue, size: int, fields: "tuple[int, ...]", make: "type[Stored]") -> Restored:
-    """The message whose prefix has these fields; its handle has no place yet. size: of the payload, bytes."""
-    _, flags, number, ordinal, time_stamp, after = fields[:6]
-    handle = make(number, confirmation_of(fields))
-    handle.queue = queue
-    handle.size = size - MESSAGE_PREFIX_BYTES
-    own = (after - 1) & 0xFFFFFFFF if flags & TRANSACTIONAL else 0
-    return Restored(queue, handle, flags, time_stamp << 32 | ordinal if own else 0, own)
 
 
 def _unreadable(handle: Stored) -> OutboxDamaged:

@@ -17,16 +17,13 @@ import sys
 
 from mqqb import MICROPYTHON, confirm, const, core, names
 from ordack.node import log, outbox
-from ordack.node.backlog import Backlog
+from ordack.node.backlog import Backlog, Commits, Deadlines
 from ordack.node.clock import Clock, unix_time
-from ordack.node.commits import Commits
 from ordack.node.files import absolute
 from ordack.node.link import TICK_MS
-from ordack.node.message import OutboxMessage, Packets
-from ordack.node.notices import Notices
-from ordack.node.outcomes import Deadlines, Outcomes
+from ordack.node.outcomes import Notices, Outcomes
 from ordack.node.peer import Peers
-from ordack.node.queue import DestinationQueue
+from ordack.node.queue import DestinationQueue, OutboxMessage, Packets
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -89,7 +86,7 @@ def _check(
 
 
 if not MICROPYTHON:
-    from ordack.node.cpython import in_forked
+    import os
 
     def _forked() -> None:
         """The outboxes of the parent are not this process's: both would write over each other."""
@@ -97,7 +94,7 @@ if not MICROPYTHON:
             one.give_way()
         opened.clear()
 
-    in_forked(_forked)
+    os.register_at_fork(after_in_child=_forked)
 
 
 class _Gone:
@@ -133,7 +130,7 @@ class Node:
     queue and of the journal, each; None: a quarter of capacity. inbox_quota: (bytes, messages) that wait in all
     inboxes. confirmation: values of the confirmation process. accept: GUIDs of queue managers that take the place of
     those that answered before. clock: s since 1970. random: floats from 0 up to 1. on_failed, on_stored, on_connection:
-    see notices.Notices. files: in place of folder.
+    see outcomes.Notices. files: in place of folder.
 
     A Node of this program that has the same outbox ends: what it is asked raises OutboxError from then on. Raises what
     outbox.Outbox raises; ValueError for an argument, or a queue in the outbox, that cannot be.

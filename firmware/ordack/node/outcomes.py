@@ -1,4 +1,4 @@
-"""What becomes of each message: what acknowledgements say of it, who is told, and what is kept when it has ended.
+"""What becomes of each message: what acknowledgements say of it, what is kept when it has ended, whom the node tells.
 
 mqqb.confirm decides. Dead-lettered and journaled messages stay in the outbox until the application takes them.
 
@@ -9,25 +9,116 @@ the moment in which the clock becomes known: it may live longer than it was told
 
 from array import array
 
-from mqqb import compose, confirm, connection, const, core, streams
-from ordack.node import clock, flash_only, log
+from mqqb import confirm, connection, const, core, streams
+from ordack.node import clock, log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from mqqb.headers import FinalAck, FinalAckBody, UserMessage
-    from ordack.node.commits import Commits
-    from ordack.node.log import Restored
-    from ordack.node.message import OutboxMessage
-    from ordack.node.notices import Notices
-    from ordack.node.queue import DestinationQueue
+    from ordack.node.backlog import Commits
+    from ordack.node.flash_only import Restored
+    from ordack.node.queue import DestinationQueue, OutboxMessage
 
 OUTCOMES_MAX = 64
 _SPARES_MAX = const(64)
-# So many messages that were on the flash only end at once, unless as many wait to be told, which are in memory.
-_EXPIRED_MAX = const(16)
+
+
+class Notices:
+    """The application's callbacks, each of them or None. They run one after the other, in order, never in the middle of
+    something else, and may send, take and delete messages. A message that has failed stays in the log until `on_failed`
+    has returned: whatever happens before, it is told again.
+
+    on_failed(message): it was dead-lettered or discarded. on_stored(message): its destination has it, in order.
+    on_connection(peer, reason): a session with that peer has begun (""), or has ended or cannot begin, for that reason.
+
+    `due`: what is to be told. `is_telling`: a callback is running. `error`: what one has raised; nothing more is told
+    until somebody takes it.
+    """
+
+    def __init__(
+        self,
+        commits: "Commits",
+        on_failed: "Callable[[OutboxMessage], Any] | None",
+        on_stored: "Callable[[OutboxMessage], Any] | None",
+        on_connection: "Callable[[Any, str], Any] | None",
+    ) -> None:
+        self.is_telling = False
+        self.error: "Exception | None" = None
+        self._commits = commits
+        self._on_failed = on_failed
+        self._on_stored = on_stored
+        self._on_connection = on_connection
+        self.due: "list[tuple[Any, tuple[Any, ...], OutboxMessage | None]]" = []
+
+    def failed(self, one: "OutboxMessage") -> None:
+        """A message has failed, what becomes of it stands in its record: which is logged after this."""
+        if self._on_failed is not None:
+            record = one.record
+            goes = record[confirm.STATE] == confirm.GONE
+            record[confirm.STATE] = confirm.X
+            record[confirm.MARKS] = record[confirm.MARKS] & log.MARKS | (log.GOES if goes else log.UNTOLD)
+            self.due.append((self._on_failed, (one,), one))
+
+    def restored(self, one: "OutboxMessage") -> None:
+        """The start has found a message in the log that has failed; was that told?"""
+        if one.record[confirm.MARKS] & log.UNTOLD:
+            if self._on_failed is None:
+                self._told(one)
+            else:
+                self.due.append((self._on_failed, (one,), one))
+
+    def stored(self, one: "OutboxMessage") -> None:
+        """A message is stored at its destination."""
+        if self._on_stored is not None:
+            self.due.append((self._on_stored, (one,), None))
+
+    def connection(self, peer: "Any", reason: str) -> None:
+        """The session with a peer has begun (""), or there is none for that reason."""
+        if self._on_connection is not None:
+            self.due.append((self._on_connection, (peer, reason), None))
+
+    def deliver(self) -> bool:
+        """Call back, unless this is called from a callback. Was anything told?"""
+        if self.is_telling or not self.due or self.error is not None:
+            return False
+        self.is_telling = True
+        try:
+            while self.due and self.error is None:
+                callback, arguments, one = self.due.pop(0)
+                try:
+                    result = callback(*arguments)
+                    if hasattr(result, "send"):
+                        result.close()
+                        raise ValueError("a callback is an asyncio function: let it create a task")
+                except Exception as error:  # noqa: BLE001 - the application's, for whom the owner takes it
+                    self.error = error
+                self._told(one)
+        finally:
+            self.is_telling = False
+        return True
+
+    def report(self) -> None:
+        """Give what a callback has raised to the exception handler of the event loop."""
+        if self.error is not None:
+            import asyncio  # not before a program uses it
+
+            context = {"message": "a callback failed", "exception": self.error, "future": asyncio.current_task()}
+            self.error = None
+            asyncio.get_event_loop().call_exception_handler(context)
+
+    def _told(self, one: "OutboxMessage | None") -> None:
+        """Nothing keeps a message any more that stayed only to be told."""
+        if one is None or one.segment is None:  # the application has taken it
+            return
+        record = one.record
+        marks = record[confirm.MARKS]
+        record[confirm.MARKS] = marks & log.MARKS
+        if marks & log.GOES == log.GOES:
+            record[confirm.STATE] = confirm.GONE
+        self._commits.log([one])
 
 
 class Outcomes:
@@ -370,134 +461,3 @@ class Outcomes:
         before = found.record[confirm.STATE]
         self.count(found, before, self.of(found).failed(confirm.NACK_DELETED))
         self.tell([found])
-
-
-class Deadlines:
-    """When those messages of these queues are over that are in memory.
-
-    `due`: s since 1970, no deadline is earlier; 0: some T0 is not known; None: there is no deadline.
-    """
-
-    def __init__(self, commits: "Commits", outcomes: Outcomes, queues: "Sequence[DestinationQueue]") -> None:
-        self.due: "int | None" = None
-        self._commits = commits
-        self._outcomes = outcomes
-        self._queues = queues
-
-    def expect(self, message: "Any") -> None:
-        """Take a deadline into account, once its T0 is known."""
-        record = message.record
-        if not record[confirm.SENT_TIME]:
-            self.due = 0
-            return
-        if (
-            self._outcomes.settings.long_live_time == log.ENDLESS
-            and record[confirm.TTRQ] == compose.FOREVER
-            and record[confirm.TTBR] == compose.FOREVER
-        ):
-            return
-        due = self._outcomes.of(message).next_deadline()
-        if due is not None:
-            self._at(due)
-
-    def expect_open(self) -> None:
-        """Take the deadlines into account of what is stored while its fate is open."""
-        for queue in self._queues:
-            for number in queue.logged.flash_only:
-                due = flash_only.due(queue.logged, number)
-                if due != flash_only.NEVER:
-                    self._at(due)
-
-    def _at(self, due: int) -> None:
-        if self.due is None or due < self.due:
-            self.due = due
-
-    def check(self) -> bool:
-        """Act on all deadlines that are due, if the clock is set. Has any message ended?"""
-        if self.due is None:
-            return False
-        now = self._commits.clock.time()
-        return now != 0 and now >= self.due and self._expire(now)
-
-    def is_over(self, queue: "DestinationQueue", entry: "streams.Entry") -> bool:
-        """Is it too late to send a message (C-18, C-22)? Then it leaves the stream."""
-        confirmation = self._outcomes.of(entry.key)
-        record = confirmation.record
-        now = self._commits.clock.time()
-        if self.due is None or not now or not record[confirm.SENT_TIME] or confirmation.may_send(now):
-            return False
-        before = record[confirm.STATE]
-        action = confirm.too_late(confirmation, now, now - 1)
-        queue.sending = 0
-        if action == confirm.HOLD:
-            record[confirm.MARKS] |= log.HELD
-            queue.stream.hold([entry])
-            self._commits.log([entry.key])
-        else:
-            queue.stream.remove([entry])
-            self._outcomes.count(entry.key, before, action)
-            self._outcomes.tell([entry.key])
-        return True
-
-    def _expire(self, now: int) -> bool:
-        """Act on the deadlines of what is in memory. Has any message ended?"""
-        message: "Any"
-        has_ended = False
-        commits = self._commits
-        outcomes = self._outcomes
-        commits.commit_now()  # what is not durable cannot change yet; if that fails it is gone
-        if not self.due:  # the clock has become known: that is T0 of all messages that have none
-            undated = [message for message in commits.outbox.handles() if not message.record[confirm.SENT_TIME]]
-            for message in undated:
-                message.record[confirm.SENT_TIME] = now
-            commits.log(undated, True)
-        self.due = None
-        for queue in self._queues:
-            ended = []
-            for entry in queue.stream.table + queue.stream.awaiting_final_ack:
-                message = entry.key
-                confirmation = outcomes.of(message)
-                before = confirmation.record[confirm.STATE]
-                action = confirmation.handle_deadline(now)
-                if action:
-                    ended.append(entry)
-                    outcomes.count(message, before, action)
-                else:
-                    self.expect(message)
-            if ended:
-                queue.sending = 0
-                has_ended = True
-            queue.stream.remove(ended)
-            outcomes.tell([entry.key for entry in ended])
-            for number in sorted(queue.logged.flash_only):
-                has_ended = self._expire_open(queue, number, now) or has_ended
-        self.expect_open()
-        return has_ended
-
-    def _expire_open(self, queue: "DestinationQueue", number: int, now: int) -> bool:
-        """Act on the deadlines of the open ones in a segment, unless others have to be told first. Has any ended?"""
-        logged = queue.logged
-        outcomes = self._outcomes
-        if flash_only.due(logged, number) > now or len(outcomes.notices.due) >= _EXPIRED_MAX:
-            return False
-        some = self._commits.outbox.flash_only
-        due = flash_only.NEVER
-        ended: "list[Restored]" = []
-        for found in some.walk(logged, number):
-            restored = some.restored(logged, found)
-            if not restored.is_open:
-                continue
-            time = outcomes.of(restored.handle).next_deadline()
-            if time is not None and time <= now:
-                ended.append(restored)
-                if len(ended) == _EXPIRED_MAX:
-                    due = now
-                    break
-            elif time is not None:
-                due = min(due, time)
-        flash_only.set_due(logged, number, due)
-        for restored in ended:
-            message = outcomes.take(queue, restored)
-            outcomes.count(message, confirm.O, outcomes.of(message).handle_deadline(now))
-            outcomes.tell([message])
-        return len(ended) > 0

@@ -18,7 +18,7 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from ordack.node.commits import Commits
+    from ordack.node.backlog import Commits
     from ordack.node.peer import Peer
 
 REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing

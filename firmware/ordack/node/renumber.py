@@ -15,7 +15,7 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from ordack.node.commits import Commits
+    from ordack.node.backlog import Commits
     from ordack.node.queue import DestinationQueue
 
 _FAR = const(0x2000000)  # above every Ordinal that DestinationQueue.renew gives

@@ -43,7 +43,7 @@ class Recovered:
         self.name = ""
         self.queues: "list[LoggedQueue]" = []
         self.sources: "list[LoggedSource]" = []
-        self.restored: "list[log.Restored]" = []
+        self.restored: "list[flash_only.Restored]" = []
         self.arrivals: "list[Arrival]" = []
         self.segments = opened.segments
         self.is_torn = False
@@ -209,7 +209,7 @@ class _Replay:
         self._make = make
         self._make_arrival = make_arrival
         self._was_sent = False  # in the start that is read something may have been transmitted
-        self._kept: "dict[int, log.Restored]" = {}
+        self._kept: "dict[int, flash_only.Restored]" = {}
         self._counts: "dict[int, int]" = {}  # of them, by the indices of queues
         self._arrivals: "dict[int, Arrival]" = {}
         self._flash_only = flash_only.FlashOnly(opened, self.found.queues, make)
@@ -431,7 +431,7 @@ class _Replay:
 
             source = self.found.sources[index]
             make = self._make_arrival or Arrival
-            handle = self._arrivals[number] = make(number, log.confirmation_of(fields), source)
+            handle = self._arrivals[number] = make(number, flash_only.confirmation_of(fields), source)
             handle.size = size - log.MESSAGE_PREFIX_BYTES
         else:
             queue = self.found.queues[index]
@@ -439,7 +439,7 @@ class _Replay:
             if old is not None:
                 log.drop(old.handle)
                 self._lose(number)
-            restored = log.restored_of(queue, size, fields, self._make)
+            restored = flash_only.restored_of(queue, size, fields, self._make)
             self._keep(restored, self._was_sent)
             handle = restored.handle
         segment.keep(handle, offset)
@@ -449,7 +449,7 @@ class _Replay:
         """Are so many messages of a queue in memory that another one is not taken?"""
         return self._hold is not None and self._counts.get(index, 0) >= max(self._hold // len(self.found.queues), 1)
 
-    def _find(self, queue: "LoggedQueue", number: int, state: int) -> "log.Restored | None":
+    def _find(self, queue: "LoggedQueue", number: int, state: int) -> "flash_only.Restored | None":
         """A message of which a record says that it is in this state; it is in memory then.
 
         One that waits was in memory when it began to be sent or was stored, and so were all before it: this start takes
@@ -469,7 +469,7 @@ class _Replay:
                 self._keep(found, self.found.was_sent)
         return found
 
-    def _keep(self, restored: "log.Restored", was_sent: bool) -> None:
+    def _keep(self, restored: "flash_only.Restored", was_sent: bool) -> None:
         restored.sent = was_sent
         self._kept[restored.handle.message_id] = restored
         self._counts[restored.queue.index] = self._counts.get(restored.queue.index, 0) + 1

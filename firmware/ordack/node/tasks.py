@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from ordack.node.link import Waitable
     from ordack.node.node import Node
 
-if not MICROPYTHON:
-    from ordack.node import cpython
-
 
 class Tasks:
     """Runs a node in the running event loop."""
@@ -97,8 +94,8 @@ class Tasks:
                 queue = asyncio.core._task_queue  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
                 queue.remove(self._task)
                 queue.push(self._task)
-        else:
-            cpython.wake(self.sleeping)
+        elif self.sleeping is not None and not self.sleeping.done():
+            self.sleeping.set_result(None)
 
     if MICROPYTHON:
 
@@ -118,8 +115,23 @@ class Tasks:
                 await asyncio.sleep(0)  # the node reads what there is
 
     else:
-        _sleep = cpython.sleep  # type: ignore[assignment]
-        _start_watching = cpython.start_watching  # type: ignore[assignment]
+
+        async def _sleep(self, wait: int) -> None:
+            loop = asyncio.get_running_loop()
+            self.sleeping = loop.create_future()
+            timer = loop.call_later(wait / 1000, self.wake)
+            try:
+                await self.sleeping
+            finally:
+                timer.cancel()
+                self.sleeping = None
+
+        def _start_watching(self, link: "Waitable") -> "Any":
+            loop = asyncio.get_running_loop()
+            loop.add_reader(link.stream, self.wake)
+            if link.wants_write:
+                loop.add_writer(link.stream, self.wake)
+            return loop
 
 
 if MICROPYTHON:
@@ -133,4 +145,7 @@ if MICROPYTHON:
             task.cancel()
 
 else:
-    _unwatch = cpython.unwatch
+
+    def _unwatch(watched: "tuple[Any, ...]") -> None:
+        watched[3].remove_reader(watched[1])
+        watched[3].remove_writer(watched[1])

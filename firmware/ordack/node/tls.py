@@ -6,7 +6,7 @@ from ordack.node.link import TcpLink
 if MICROPYTHON:
     import tls  # type: ignore[import-not-found,unused-ignore]
 else:
-    from ordack.node import cpython
+    import ssl
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -61,8 +61,21 @@ class TlsLink(TcpLink):
                 raise OSError(str(error)) from None
 
     else:
-        from ordack.node.cpython import tls_readinto as readinto  # type: ignore[assignment,no-redef,unused-ignore]
-        from ordack.node.cpython import tls_write as write  # type: ignore[assignment,no-redef,unused-ignore]
+
+        def readinto(self, buffer: memoryview) -> int:
+            """See link.Link."""
+            try:
+                return super().readinto(buffer)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return 0
+
+        def write(self, data: memoryview) -> int:
+            """See link.Link."""
+            try:
+                return super().write(data)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                self.wants_write = isinstance(error, ssl.SSLWantWriteError)
+                return 0
 
 
 if MICROPYTHON:
@@ -79,4 +92,9 @@ if MICROPYTHON:
             return bytes(file.read())
 
 else:
-    _context = cpython.tls_context
+
+    def _context(authority: str, certificate: str, key: str) -> "Any":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(authority)
+        context.load_cert_chain(certificate, key)
+        return context
