@@ -168,8 +168,9 @@ def inlined(text: str, constants: Constants, name: str) -> str:
     modules = {alias.asname or alias.name: constants[full] for _, alias, full in _imports(tree) if full in constants}
     dropped = [part for part in tree.body if (_constant(part) or ("",))[0] in own]
     dropped += [part for part in tree.body if _is_for_cpython(part)]
+    classes = [part for part in tree.body if isinstance(part, ast.ClassDef)]
     dropped += [
-        part for kind in tree.body if isinstance(kind, ast.ClassDef) for part in kind.body if _is_for_cpython(part)
+        part for kind in classes for part in kind.body if isinstance(part, ast.Assign) and _is_for_cpython(part)
     ]
     gone = [node for statement in dropped for node in ast.walk(statement)]
     named = {node.id for node in gone if isinstance(node, ast.Name)}  # names of which an import may be needless
