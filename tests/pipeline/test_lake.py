@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from ordack.pipeline import columns, segments
-from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.iceberg import _catalog
-from ordack.pipeline.lake import MALFORMED, PROPERTY, IngestError, IngestUnusable
+from ordack.pipeline.lake import MALFORMED, PROPERTY, IngestUnusable
 from ordack.pipeline.prune import serials
 from ordack.pipeline.segments import SCHEMA, FolderError, OptionError, read_segment
 from pyiceberg.catalog import load_catalog
@@ -225,32 +224,13 @@ def test_others_read_by_what_a_table_is_divided(folder: Path, table: Path, table
 
 
 @both
-def test_columns_are_added_when_that_is_asked_for(folder: Path, table: Path, table_format: str) -> None:
+def test_a_table_keeps_its_columns(folder: Path, table: Path, table_format: str) -> None:
     write(folder, 1, 1, 1, body=b'{"t": 1, "u": 2}')
     load(job(folder, table, table_format)).run(False)
-    write(folder, 2, 2, 2, body=b'{"t": 1, "u": 2}')
     what = job(folder, table)
     decoding(what, "t", "u")
-    with pytest.raises(IngestUnusable, match=r"has no column t, u, _malformed: .* Say --add-columns to add"):
+    with pytest.raises(IngestUnusable, match=r"it lacks t; it lacks u; it lacks _malformed"):
         load(what)
-    what.add_columns = True
-    before = load(job(folder, table))
-    assert load(what).run(False).rows == 1
-    write(folder, 3, 3, 3, body=b'{"t": 1, "u": 2}')
-    assert load(job(folder, table)).run(False).rows == 1, "the table says what is decoded"
-    found = read(table, table_format).sort_by("lookup_id").select(["t", "u"]).to_pylist()
-    assert found == [{"t": None, "u": None}, {"t": 1.0, "u": 2.0}, {"t": 1.0, "u": 2.0}]
-    write(folder, 4, 4, 4)
-    with pytest.raises(IngestError, match="another ingest has added columns"):
-        before.run(False)
-    for names, said in (
-        (("T", "u"), "it lacks t double"),
-        (("t",), "it lacks u double"),
-        (("t", "u", "U"), "column U"),
-    ):
-        decoding(what, *names)
-        with pytest.raises((IngestUnusable, SchemaError), match=said):
-            load(what)
 
 
 def test_a_table_of_its_owner_is_gone_on_with_and_keeps_how_bodies_are_decoded(folder: Path, table: Path) -> None:

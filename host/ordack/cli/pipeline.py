@@ -154,9 +154,6 @@ DivisionOption = Annotated[
         help="Divide a new table by day (of arrival), queue_manager or queue. May be repeated.",
     ),
 ]
-AddColumnsOption = Annotated[
-    bool, typer.Option("--add-columns", help="Add to the table the columns of --schema that are new.")
-]
 IntervalOption = Annotated[
     float, typer.Option(min=0, help="With --continuous: seconds between two looks at the folder.")
 ]
@@ -172,7 +169,6 @@ def pipeline_ingest(
     prefix: PrefixOption = None,
     queue: Annotated[str | None, typer.Option(help="Take only this queue. Default: all.")] = None,
     partition_by: DivisionOption = None,
-    add_columns: AddColumnsOption = False,
     continuous: ContinuousOption = False,
     interval: IntervalOption = 1.0,
     segments_max: Annotated[int, typer.Option(min=1, help="Largest number of segments in a micro-batch.")] = 256,
@@ -195,8 +191,7 @@ def pipeline_ingest(
     settings = spark_settings(conf)
     with _problems():
         division = tuple(partition_by) if partition_by else None
-        job = Job([*map(str, segments)], table, table_format, division, add_columns, queue, schema, bodies, prefix,
-                  segments_max)  # fmt: skip
+        job = Job([*map(str, segments)], table, table_format, division, queue, schema, bodies, prefix, segments_max)
         for text in job.folders.passed_over():
             complain(text)
         stopped: list[int] = []

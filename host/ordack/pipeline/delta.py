@@ -4,11 +4,10 @@ The table's log itself keeps how far each queue in each folder of segments is in
 of Delta's, `ordack/FOLDER/QUEUE`, whose version is the serial of the last segment. A commit names the files of a batch
 and these serials at once, so a batch is in the table and counted, or neither. Delta refuses a commit if another one
 has changed a serial meanwhile: of two ingests of the same queue one is the first, and the other reads on from there.
-`ordack/FOLDER` says that the folder is known; version 0 says of either that it is not in the table any more.
+`ordack/FOLDER` says that the folder is known.
 
-A table that is restored to an older version keeps its transactions, though their rows are gone. The first commit of an
-ingest after that sets all of them to what they were in that version. `ordack.heeded` in what Delta keeps about a commit
-is the version up to which an ingest has looked for such restores: they are looked for from there on.
+A table that is restored to an older version keeps its transactions, though their rows are gone: it is refused.
+`ordack.heeded` in what Delta keeps about a commit is the version up to which an ingest has looked for restores.
 """
 
 from __future__ import annotations
@@ -47,14 +46,13 @@ from ordack.pipeline.lake import (
     Decoding,
     IngestError,
     IngestUnusable,
+    check_columns,
     check_division,
     check_empty,
-    check_same,
     check_there,
     first_line,
     fitted,
     foreign,
-    new_columns,
     unfit_columns,
 )
 
@@ -77,19 +75,18 @@ _HINT = "_last_checkpoint"
 
 class Delta:
     """An open table, as lake.Lake has it, made if there is none. columns: those of the rows. by: columns by which a new
-    one is divided; None: as it is. add: columns that it does not have are added to it. decoding: how its bodies are
-    decoded, which it keeps. Raises IngestError, IngestUnusable."""
+    one is divided; None: as it is. decoding: how its bodies are decoded, which it keeps. Raises IngestError,
+    IngestUnusable."""
 
     def __init__(
-        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False,
-        decoding: Decoding | None = None,
-    ) -> None:  # fmt: skip
+        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, decoding: Decoding | None = None
+    ) -> None:
         if "%" in table:
             raise IngestUnusable(f"{table} has a % in its path, which delta-rs takes for something else: name another")
         self.folder = table
         self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: str(decoding)})}
         self._table = self._open(columns, by)
-        self._check(columns, by, add)
+        self._check(columns, by)
         self._look()
 
     @property
@@ -116,7 +113,7 @@ class Delta:
         except (DeltaError, OSError, ValueError) as error:
             raise IngestError(f"cannot open or make the table {self.folder}: {first_line(error)}") from None
 
-    def _check(self, columns: pa.Schema, by: tuple[str, ...] | None, add: bool) -> None:
+    def _check(self, columns: pa.Schema, by: tuple[str, ...] | None) -> None:
         """Refuse what this does not fit. Raises IngestError, IngestUnusable."""
         told = self._table.metadata().configuration
         if UNHEEDED in told:
@@ -132,21 +129,19 @@ class Delta:
         types = {name: (ours[name].type, there[name].type) for name in ours if name in there}
         unfit = unfit_columns(there, ours, types)
         unfit += [f"{name}, by which the table is divided" for name in divided if name not in (*ours, DAY)]
-        new = new_columns(self.folder, [*there], [*ours], unfit, add)
+        check_columns(self.folder, [*there], [*ours], unfit)
         version = self._table.version()
         self._kept[SKIPPING] = ",".join(name for name in STATISTICS if name in there)
         try:
-            if any(told.get(name) != value for name, value in self._kept.items()):  # before there are the columns
+            if any(told.get(name) != value for name, value in self._kept.items()):
                 self._table.alter.set_table_properties(self._kept, raise_if_not_exists=False)
-            if new:
-                self._table.alter.add_columns([ours[name] for name in new])
             _sync(self.folder, version, self._table.version())
         except (DeltaError, OSError) as error:
-            raise IngestError(f"cannot change columns of {self.folder}: {first_line(error)}") from None
+            raise IngestError(f"cannot change properties of {self.folder}: {first_line(error)}") from None
 
     def _look(self) -> None:
         """Read what is in the table now. Raises IngestError."""
-        self.serials, self.known, self._table, self._undone = _read(self.folder)
+        self.serials, self.known, self._table = _read(self.folder)
         self._heeded = self._seen = self._table.version()
 
     def catch_up(self) -> None:
@@ -180,8 +175,7 @@ class Delta:
             rows = rows.append_column(DAY, rows["arrived"].cast(pa.date32()))
         for attempt in range(ATTEMPTS):
             version = self._table.version()
-            check_same(self.folder, self._kept.get(DECODING), self._table.metadata().configuration.get(DECODING))
-            transactions = [Transaction(*one) for one in {**self._undone, **told}.items()]
+            transactions = [Transaction(*one) for one in told.items()]
             try:
                 write_deltalake(
                     self._table,
@@ -204,22 +198,18 @@ class Delta:
         self.known |= new
         if version == self._seen and self._table.version() == version + 1:  # nobody else has committed
             self._seen += 1
-        self._undone = {}
         self._heed(version)
         return True
 
     def _heed(self, version: int) -> None:
-        """Look for a restore among what was committed behind this version: delta-rs refuses our commit only if it was
-        restored before that. Raises IngestError, IngestUnusable."""
+        """Look for a restore among what was committed behind this version. Raises IngestError, IngestUnusable."""
         now = self._table.version()
         try:
-            restored = now > version + 1 and _restored(self._table, *log_of(self.folder), now)
+            if now > version + 1:
+                _check_restores(self.folder, *log_of(self.folder), now)
         except OSError as error:
             raise IngestError(f"cannot read the log of the table {self.folder}: {first_line(error)}") from None
-        if restored:
-            self._look()
-        else:
-            self._heeded = now
+        self._heeded = now
 
 
 def uri_of(table: str) -> str:
@@ -336,9 +326,8 @@ def read_serials(table: str) -> dict[Place, int]:
     return _read(table)[0]
 
 
-def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable, dict[str, int]]:
-    """The last segment of each queue that is in a table, the folders that it knows, the table as it is then, and the
-    transactions that are to be set because it was restored.
+def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
+    """The last segment of each queue that is in a table, the folders that it knows, and the table as it is then.
 
     They are read from a checkpoint of Delta's, made for it; where the table may only be read, from the last one and the
     commits behind it. delta-rs tells one transaction at a time, and reads the log for each. Raises IngestError,
@@ -360,17 +349,17 @@ def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable, dict[str,
             told = _ours(entries)
         for version in range(last + 1, opened.version() + 1):
             told |= _commit(system, log, version)[1]
-        undone = _undone(opened, system, log) if told else {}
+        if told:
+            _check_restores(table, system, log, opened.version())
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise IngestError(f"cannot read the log of the table {table}: {first_line(error)}") from None
     serials, known = {}, set()
-    for name, version in {**told, **undone}.items():
+    for name, version in told.items():
         folder, _, queue = name.removeprefix(f"{APPLICATION}/").partition("/")
-        if version:
-            known.add(folder)
-        if version and queue:
+        known.add(folder)
+        if queue:
             serials[Place(folder, queue)] = version
-    return serials, known, opened, undone
+    return serials, known, opened
 
 
 def _ours(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -386,53 +375,20 @@ def _commit(system: fs.FileSystem, log: str, version: int) -> tuple[dict[str, An
     return about, _ours(action["txn"] for action in actions if "txn" in action)
 
 
-def _restored(table: DeltaTable, system: fs.FileSystem, log: str, until: int) -> tuple[int, int] | None:
-    """The newest commit up to a version that restored the table and that no ingest has heeded, and the version that it
-    was restored to. Delta deletes its log after some time: what it has deleted is not looked for. Raises OSError,
-    IngestUnusable."""
-    heeded, gone_on = -1, False
+def _check_restores(table: str, system: fs.FileSystem, log: str, until: int) -> None:
+    """Raises IngestUnusable if a commit up to a version restored the table and no ingest has looked for it. Delta
+    deletes its log after some time: what it has deleted is not looked for. Raises OSError."""
+    heeded = -1
     while until > heeded:
         try:
             about, told = _commit(system, log, until)
         except FileNotFoundError:
-            return None
+            return
         if about.get("operation") == "RESTORE":
-            version = (about.get("operationParameters") or {}).get("version")
-            if version is None:
-                raise IngestUnusable(
-                    f"the table {table.table_uri} was restored to the state of a time: restore it once more, to a "
-                    "version by its number, so that it is known which messages are to come again"
-                )
-            if gone_on:
-                raise IngestUnusable(
-                    f"the table {table.table_uri} was restored while an ingest wrote to it: stop all ingests, and "
-                    f"restore it once more, to version {version}, so that it is known which messages are to come again"
-                )
-            return until, int(version)
+            raise IngestUnusable(
+                f"the table {table} was restored to an older version, and does not tell any more which messages are in "
+                "it: begin a new table"
+            )
         if told:
-            gone_on = True
             heeded = max(heeded, int(about[HEEDED]))
         until -= 1
-    return None
-
-
-def _undone(table: DeltaTable, system: fs.FileSystem, log: str) -> dict[str, int]:
-    """Of a table that was restored to an older version, the transactions whose rows that has taken out again, as they
-    were then: Delta keeps them as they are, and the messages would never come again. 0: it was not there yet. Raises
-    DeltaError, OSError, IngestUnusable."""
-    restored = _restored(table, system, log, table.version())
-    if restored is None:
-        return {}
-    number, version = restored
-    try:
-        then = DeltaTable(table.table_uri, version=version)
-        undone = _undone(then, system, log)
-        for later in range(version + 1, number):
-            for name in _commit(system, log, later)[1]:
-                undone.setdefault(name, then.transaction_version(name) or 0)
-    except (DeltaError, FileNotFoundError) as error:
-        raise IngestUnusable(
-            f"the table {table.table_uri} was restored to version {version}, and Delta has deleted the log that tells "
-            f"which messages were in it: {first_line(error)}. Begin a new table"
-        ) from None
-    return undone

@@ -1,10 +1,11 @@
 """A table of Iceberg, as `ordack pipeline ingest` writes it: through pyiceberg, without a checkpoint beside it.
 
 The table's properties keep how far each queue in each folder of segments is in the table: `ordack.serial.FOLDER.QUEUE`
-is the serial of the last segment, and `ordack.folder.FOLDER` says that the folder is known. `ordack.snapshot` is the
-snapshot with whose rows they were set: a table that does not descend from that was rolled back. A transaction adds the
-rows of a batch and sets these at once. The catalog refuses it if another one came between; then it is looked anew what
-is in the table. pyiceberg itself would add the same rows again behind the other's: it is told not to.
+is the serial of the last segment, and `ordack.folder.FOLDER` says that the folder is known. `ordack.sequence` is the
+sequence number of the snapshot with whose rows they were set: a table without it was rolled back, and is refused. A
+transaction adds the rows of a batch and sets these at once. The catalog refuses a transaction if another one came
+between; then the ingest reads anew what is in the table. pyiceberg itself would add the same rows again behind the
+other's: it is told not to.
 """
 
 from __future__ import annotations
@@ -28,9 +29,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationError,
 )
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AssertCurrentSchemaId
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
@@ -45,18 +44,17 @@ from ordack.pipeline.lake import (
     Decoding,
     IngestError,
     IngestUnusable,
+    check_columns,
     check_division,
     check_empty,
-    check_same,
     check_there,
     first_line,
     fitted,
     foreign,
-    new_columns,
     unfit_columns,
 )
 
-SERIAL, FOLDER, SNAPSHOT = "ordack.serial.", "ordack.folder.", "ordack.snapshot"
+SERIAL, FOLDER, SEQUENCE = "ordack.serial.", "ordack.folder.", "ordack.sequence"
 RETRIES = "commit.retry.num-retries"
 NAMESPACE = "ordack"
 logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of each column that has no statistics
@@ -74,18 +72,17 @@ def is_name(table: str) -> bool:
 class Iceberg:
     """An open table, as lake.Lake has it, made if there is none. table: its name, with that of a catalog that pyiceberg
     is told of in .pyiceberg.yaml or by variables PYICEBERG_CATALOG__...; or a folder, which has the catalog in a file.
-    columns, by, add, decoding: as of delta.Delta. Raises IngestError, IngestUnusable."""
+    columns, by, decoding: as of delta.Delta. Raises IngestError, IngestUnusable."""
 
     def __init__(
-        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False,
-        decoding: Decoding | None = None,
-    ) -> None:  # fmt: skip
+        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, decoding: Decoding | None = None
+    ) -> None:
         self.folder = table
         self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: str(decoding)})}
         try:
             catalog, self._name = _catalog(table)
             self._table = self._open(catalog, columns, by)
-            self._check(columns, by, add)
+            self._check(columns, by)
             self.look()
         except (*PROBLEMS, CommitFailedException) as error:
             raise IngestError(f"cannot open or make the table {table}: {first_line(error)}") from None
@@ -129,7 +126,7 @@ class Iceberg:
                 )
         return tuple(names)
 
-    def _check(self, columns: pa.Schema, by: tuple[str, ...] | None, add: bool) -> None:
+    def _check(self, columns: pa.Schema, by: tuple[str, ...] | None) -> None:
         """Refuse what this does not fit. Raises IngestUnusable."""
         if PROPERTY not in self._table.properties and self._table.current_snapshot() is not None:
             raise IngestUnusable(foreign(self.folder, f"set its property {PROPERTY} to 1"))
@@ -138,12 +135,10 @@ class Iceberg:
         ours = {column.name: column for column in columns}
         types = {name: (_comparable(ours[name].type), _comparable(there[name].type)) for name in ours if name in there}
         unfit = unfit_columns(there, ours, types)
-        new = new_columns(self.folder, [*there], [*ours], unfit, add)
-        if new or any(self._table.properties.get(name) != value for name, value in self._kept.items()):
+        check_columns(self.folder, [*there], [*ours], unfit)
+        if any(self._table.properties.get(name) != value for name, value in self._kept.items()):
             with self._table.transaction() as transaction:
                 transaction.set_properties(self._kept)
-                with transaction.update_schema() as update:
-                    update.union_by_name(pa.schema([ours[name] for name in new]))
 
     def look(self) -> None:
         """Read what is in the table now. Raises IngestError, IngestUnusable."""
@@ -173,11 +168,10 @@ class Iceberg:
         """As lake.Lake has it."""
         before = {place: self.serials.get(place) for place in reached}
         for attempt in range(ATTEMPTS):
-            check_same(self.folder, self._kept.get(DECODING), self._table.properties.get(DECODING))
             try:
                 transaction = once(self._table)
                 transaction.append(fitted(rows, self._table.schema().as_arrow()))
-                self._tell(transaction, {**self.serials, **reached}, self.known | new)
+                self._tell(transaction, reached, new)
                 transaction.commit_transaction()
                 break
             except CommitFailedException as error:
@@ -192,15 +186,12 @@ class Iceberg:
         self.known |= new
         return True
 
-    def _tell(self, transaction: Transaction, serials: Mapping[Place, int], known: set[str]) -> None:
-        """Of all queues and folders, not only of those of the batch: after a rollback the others are not right."""
+    def _tell(self, transaction: Transaction, serials: Mapping[Place, int], new: set[str]) -> None:
         told = {f"{SERIAL}{place.folder}.{place.queue}": str(serial) for place, serial in serials.items()}
-        told |= {f"{FOLDER}{folder}": "1" for folder in known}
-        told[SNAPSHOT] = str(transaction.table_metadata.current_snapshot_id)
-        transaction.remove_properties(
-            *(name for name in self._table.properties if name.startswith((SERIAL, FOLDER)) and name not in told)
-        )
-        transaction.set_properties(told)
+        told |= {f"{FOLDER}{folder}": "1" for folder in new}
+        made = transaction.table_metadata.current_snapshot()
+        assert made is not None
+        transaction.set_properties({**told, SEQUENCE: str(made.sequence_number or 0)})
 
 
 def properties_of(table: str) -> Mapping[str, str]:
@@ -228,52 +219,29 @@ def once(table: Table) -> Transaction:
 
 def serials_in(table: Table) -> tuple[dict[Place, int], set[str]]:
     """The last segment of each queue that is in a table, and the folders that it knows, by its properties. Raises
-    IngestError, IngestUnusable."""
-    try:
-        properties = _properties(table)
-    except PROBLEMS as error:
-        name = ".".join(table.name())
-        raise IngestError(f"cannot read what the table {name} was before: {first_line(error)}") from None
+    IngestUnusable."""
+    _check_rollback(table)
     serials = {}
-    for name, value in properties.items():
+    for name, value in table.properties.items():
         if name.startswith(SERIAL):
             folder, _, queue = name.removeprefix(SERIAL).partition(".")
             serials[Place(folder, queue)] = int(value)
-    return serials, {name.removeprefix(FOLDER) for name in properties if name.startswith(FOLDER)}
+    return serials, {name.removeprefix(FOLDER) for name in table.properties if name.startswith(FOLDER)}
 
 
-def _properties(table: Table) -> Mapping[str, str]:
-    """The properties that were set together with the rows that a table has now.
-
-    A rollback takes rows out of a table, and leaves its properties as they are. For example, three ingests made the
-    snapshots 1, 2 and 3; then the table was rolled back to 1, and somebody's delete made 4, whose parent is 1. The
-    properties are still those of 3. The table's history has its earlier metadata. The newest of them counts whose last
-    ingest is the current snapshot or an ancestor of it: 4 descends from 1, and not from 2 or 3, so the properties that
-    the first ingest has set are the right ones. Raises IngestUnusable, and of PROBLEMS."""
-    current = table.metadata.current_snapshot_id
-    parents: dict[int | None, int | None] = {}
-    with contextlib.suppress(FileNotFoundError):  # an old metadata file was deleted: the history ends there
-        for then in _history(table):
-            parents |= {one.snapshot_id: one.parent_snapshot_id for one in then.snapshots}  # of expired ones, too
-            ancestors = {current}
-            ancestor = current
-            while (ancestor := parents.get(ancestor)) is not None:
-                ancestors.add(ancestor)
-            ingested = then.properties.get(SNAPSHOT)
-            if ingested is None or int(ingested) in ancestors:
-                return then.properties
-    raise IngestUnusable(
-        f"the table {'.'.join(table.name())} was rolled back so long ago that its history does not tell any more which "
-        "messages are in it, or snapshots were deleted from it: begin a new table. If it was not rolled back since the "
-        f"last ingest, say so: set its property {SNAPSHOT} to {current}"
-    )
-
-
-def _history(table: Table) -> Iterator[TableMetadata]:
-    """What a table's metadata is, and was, the newest first. Raises of PROBLEMS."""
-    yield table.metadata
-    for entry in reversed(table.metadata.metadata_log):
-        yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
+def _check_rollback(table: Table) -> None:
+    """A rollback takes rows out of a table, and leaves its properties as they are. Raises IngestUnusable unless the
+    current snapshot descends from that of the last ingest, as far as others have not deleted old snapshots."""
+    ingested = int(table.properties.get(SEQUENCE, 0))
+    found = current = table.current_snapshot()
+    while found is not None and (found.sequence_number or 0) > ingested:
+        found = None if found.parent_snapshot_id is None else table.snapshot_by_id(found.parent_snapshot_id)
+    if current is not None and found is not None and (found.sequence_number or 0) < ingested:
+        raise IngestUnusable(
+            f"the table {'.'.join(table.name())} was rolled back, and does not tell any more which messages are in it: "
+            "begin a new table. To go on without the messages that it has lost, set its property "
+            f"{SEQUENCE} to {current.sequence_number}"
+        )
 
 
 def read_table(table: str) -> Table:

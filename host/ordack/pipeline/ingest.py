@@ -183,15 +183,15 @@ class Job:
 
     named: folders of segments, and patterns. table: a folder or URL, or with the format iceberg the name of a table.
     table_format: None: that of the table, and of a new one Delta Lake. by: what divides a new table; None: as it is.
-    add_columns: those that the table does not have. queue: only this one. schema, bodies, prefix: how bodies are
-    decoded; None: as the table has it. Raises FolderError, OptionError, IngestUnusable.
+    queue: only this one. schema, bodies, prefix: how bodies are decoded; None: as the table has it.
+
+    Raises FolderError, OptionError, IngestUnusable.
     """
 
     named: Sequence[str]
     table: str
     table_format: str | None = None
     by: tuple[str, ...] | None = None
-    add_columns: bool = False
     queue: str | None = None
     schema: str | None = None
     bodies: str | None = None
@@ -255,7 +255,7 @@ class Job:
         columns = decoding.schema
         if DAY in (self.by or ()) and DAY in map(str.lower, columns.names):
             raise OptionError(f"--partition-by {DAY} makes a column of that name, and the schema has one, too")
-        lake = kind(self.table, columns, self.by, self.add_columns, decoding if decoding.fields else None)
+        lake = kind(self.table, columns, self.by, decoding if decoding.fields else None)
         return lake, decoding._replace(body_format=self.bodies or decoding.body_format)
 
 

@@ -69,23 +69,22 @@ class Decoding(NamedTuple):
             ) from None
 
     def checked(self, table: str, given: Sequence[StructField], prefix: str | None) -> Decoding:
-        """With the columns that are given, if there are some. Raises IngestUnusable if they lack one of the table's."""
+        """Raises IngestUnusable if the columns or the prefix that are given are not those of the table."""
         if prefix not in (None, self.prefix):
             raise IngestUnusable(
                 f"the table {table} has columns with the prefix {self.prefix!r}, not {prefix!r}: leave --prefix out, "
                 "or begin a new table"
             )
-        ours = {field.name: field.dataType.simpleString() for field in given}
-        there = {field.name: field.dataType.simpleString() for field in self.fields}
-        unfit = [f"{name} {kind}, which is {there[name]} there" for name, kind in ours.items()
-                 if there.get(name, kind) != kind]  # fmt: skip
+        ours, there = ({one.name: one.dataType.simpleString() for one in some} for some in (given, self.fields))
+        unfit = [f"{name} {kind}, which is {there.get(name, 'not')} there"
+                 for name, kind in ours.items() if there.get(name) != kind]  # fmt: skip
         unfit += [f"it lacks {name} {kind}" for name, kind in there.items() if name not in ours]
         if given and unfit:
             raise IngestUnusable(
                 f"the table {table} has other columns than --schema: {'; '.join(unfit)}. Leave --schema out to decode "
                 "those of the table, or begin a new table"
             )
-        return self._replace(fields=list(given)) if given else self
+        return self
 
     @property
     def schema(self) -> pa.Schema:
@@ -196,15 +195,6 @@ def check_empty(table: str) -> None:
         raise IngestUnusable(f"{table} holds files that no ingest has written: name a new folder")
 
 
-def check_same(table: str, before: str | None, now: str | None) -> None:
-    """Raises IngestError if a table does not decode bodies as it did: the rows of an ingest would lack columns."""
-    if before != now:
-        raise IngestError(
-            f"another ingest has added columns to the table {table}: what is in it is whole, and the next ingest fills "
-            "them"
-        )
-
-
 def check_there(folder: str, part: str) -> None:
     """Raises IngestMissing if a folder of this machine does not have this part of a table."""
     if not scheme_of(folder) and not Path(folder, part).exists():
@@ -236,29 +226,22 @@ def unfit_columns(there: Mapping[str, Any], ours: Mapping[str, Any], types: Mapp
     ]
 
 
-def new_columns(table: str, there: Sequence[str], ours: Sequence[str], unfit: list[str], add: bool) -> list[str]:
-    """Those of ours that are to be added to a table. What of a message a table does not have is left out, for it may be
-    of an older version, or its owner does not want it. Raises IngestUnusable for what does not fit, and for columns
-    of bodies that are not there, unless they may be added."""
+def check_columns(table: str, there: Sequence[str], ours: Sequence[str], unfit: list[str]) -> None:
+    """Raises IngestUnusable for what does not fit, and for columns of bodies that a table does not have. What else of a
+    message it does not have is left out: it may be of an older version, or its owner does not want it."""
     lacking = [name for name in ours if name not in there]
     folded = {name.lower(): name for name in there}
     unfit += [f"{name}, which is {folded[name.lower()]} there" for name in lacking if name.lower() in folded]
     if MALFORMED in there and MALFORMED not in ours:
         unfit.append(f"it decodes bodies, and has no property {DECODING} that says how")
-    if not unfit and set(ours) == set(lacking):
+    if set(ours) == set(lacking):
         unfit.append("none of its own is among them")
+    unfit += [f"it lacks {name}" for name in lacking if name not in SCHEMA.names]
     if unfit:
         raise IngestUnusable(
             f"the table {table} has other columns than this ingest: {'; '.join(unfit)}. A table keeps its columns: say "
             "the --schema that it has, or begin a new table"
         )
-    new = [name for name in lacking if name not in SCHEMA.names]
-    if new and not add:
-        raise IngestUnusable(
-            f"the table {table} has no column {', '.join(new)}: a table keeps its columns. Say --add-columns to add "
-            "what is new, or begin a new table"
-        )
-    return new
 
 
 def check_format(body_format: str | None) -> None:
