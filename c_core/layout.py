@@ -1,20 +1,24 @@
-"""Makes of mqqb.h what else says where fields are. `make format` runs it; a test sees that nothing is left to change.
+"""Generates from mqqb.h everything else that says where fields are. `make format` runs it; a test compares.
 
 The header states each constant, and the fields of each part in wire order with their widths: mqqb_word_u8,
-mqqb_word_u16, or four bytes. From it come the places on the wire, in the header itself, the tables of mqqb.c, and in
-Python the constants and the formats of the core's twin. What is made stands between two lines that say so.
+mqqb_word_u16, or four bytes. From it come the places on the wire, in the header itself, the tables of mqqb.c, in Python
+the constants and the formats of the core's twin, and in Lua the fields that the dissector shows. Generated text stands
+between two lines that say so.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = "c_core/mqqb.h"
+DISSECTOR = "host/ordack/wireshark/mqqb.lua"
 MADE = re.compile(r"([Mm]ade by c_core/layout\.py[^\n]*\n).*?([^\n]*end of what was made)", re.DOTALL)
+NO_BREAK = "\N{NO-BREAK SPACE}"
 WIDTHS = {"mqqb_word_u8": 1, "mqqb_word_u16": 2, "uint32_t": 4}
 
 # What constants call a structure's words, and behind what it always is in a packet.
@@ -58,11 +62,28 @@ NAMES = {
     "recoverable_msg_ack_flags": "ACK_FLAGS",
     "peer_acked_message_count": "PEER_ACKED",
 }
+# The names in MS-MQQB that differ from those in mqqb.h by more than capitals.
+WIRE_NAMES = {
+    "connection_parameters": "ConnectionParametersHeader",
+    "establish_connection": "EstablishConnectionHeader",
+    "order_ack": "OrderAckBody",
+    "final_ack": "FinalAckBody",
+    "ping": "PingPacket",
+    "recoverable_msg_sequence_number": "RecoverableMsgSeqNumber",
+    "tx_sequence_ordinal": "TxSequenceID.Ordinal",
+    "tx_sequence_time_stamp": "TxSequenceID.TimeStamp",
+    "message_id": "MessageID",
+    "correlation_id": "CorrelationID",
+    "source_guid": "SourceGUID",
+    "qm_guid": "QMGuid",
+}
 
 
 class Field(NamedTuple):
-    """One field of a structure. word, at: its place there and on the wire, from the structure's beginning."""
+    """One field of a structure. declared, name: in the structure, and in constants. word, at: its place there and on
+    the wire, from the structure's beginning."""
 
+    declared: str
     name: str
     width: int
     is_integer: bool
@@ -81,7 +102,7 @@ def structures(header: str) -> dict[str, list[Field]]:
             for name, count in re.findall(r"(\w+)(?:\[(\d+)\])?", declared):
                 width = int(count or WIDTHS[kind])
                 known = NAMES.get(f"{structure}.{name}") or NAMES.get(name, name.upper())
-                fields.append(Field(known, width, not count, word, at))
+                fields.append(Field(name, known, width, not count, word, at))
                 word += width // 4 if count else 1
                 at += width
     return found
@@ -141,6 +162,32 @@ def formats(header: str) -> Iterator[str]:
         yield f'    "<{"".join(letters)}",'
 
 
+def wire_name(name: str) -> str:
+    """The name in MS-MQQB of a part or a field."""
+    return WIRE_NAMES.get(name) or name.title().replace("_", "")
+
+
+def lua(header: str) -> Iterator[str]:
+    """The fields of every part and the bits that say what a packet has, as tables of the dissector."""
+    yield "local LAYOUTS = {"
+    for part in parts(header):
+        rows = []
+        for field in structures(header)[part]:
+            kind = f'"u{8 * field.width}"' if field.is_integer else '"guid"' if field.width == 16 else field.width
+            rows.append(f'{{ "{wire_name(field.declared)}", {kind} }}')
+        yield from _wrapped(f"    {wire_name(part)} = {{ ", rows, " },")
+    yield from ("}", "local FLAGS = {")
+    flags = re.findall(r"^#define MQQB_((?:BASE|INTERNAL|USER|TX)_[A-Z]{2}) (\w+)u\b", header, re.MULTILINE)
+    yield from _wrapped("    ", [f"{name} = {value}" for name, value in flags], ",")
+    yield "}"
+
+
+def _wrapped(begin: str, rows: list[str], end: str) -> list[str]:
+    """A Lua table in lines. No line ends inside a row."""
+    text = begin + ", ".join(row.replace(" ", NO_BREAK) for row in rows) + end.replace(" ", NO_BREAK)
+    return [line.replace(NO_BREAK, " ") for line in textwrap.wrap(text, 120, subsequent_indent=8 * " ")]
+
+
 def made() -> dict[str, str]:
     """The files as they have to be, by their paths."""
     header = _filled(HEADER, (f"#define MQQB_{name} {value}u" for name, value in wire(_read(HEADER))))
@@ -151,6 +198,7 @@ def made() -> dict[str, str]:
             "firmware/mqqb/constants.py", (f"{name} = const({value})" for name, value in constants(header))
         ),
         "firmware/mqqb/core_py.py": _filled("firmware/mqqb/core_py.py", ("_FORMATS = (", *formats(header), ")")),
+        DISSECTOR: _filled(DISSECTOR, lua(header)),
     }
 
 

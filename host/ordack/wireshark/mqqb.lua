@@ -8,7 +8,45 @@
 local mqqb = Proto("mqqb", "Message Queuing Binary Protocol (MS-MQQB)")
 local mqqb_ping = Proto("mqqb_ping", "Message Queuing Ping (MS-MQQB)")
 
-local BASE_SIZE, SESSION_SIZE, PING_SIZE, ACK_BODY_SIZE = 16, 16, 24, 36
+-- Fields in wire order: name, and type or bytes. Made by c_core/layout.py from mqqb.h:
+local LAYOUTS = {
+    BaseHeader = { { "VersionNumber", "u8" }, { "Reserved", "u8" }, { "Flags", "u16" }, { "Signature", "u32" },
+        { "PacketSize", "u32" }, { "TimeToReachQueue", "u32" } },
+    InternalHeader = { { "Reserved", "u16" }, { "Flags", "u16" } },
+    SessionHeader = { { "AckSequenceNumber", "u16" }, { "RecoverableMsgAckSeqNumber", "u16" },
+        { "RecoverableMsgAckFlags", "u32" }, { "UserMsgSequenceNumber", "u16" }, { "RecoverableMsgSeqNumber", "u16" },
+        { "WindowSize", "u16" }, { "Reserved", "u16" } },
+    TransactionHeader = { { "Flags", "u32" }, { "TxSequenceID.Ordinal", "u32" }, { "TxSequenceID.TimeStamp", "u32" },
+        { "TxSequenceNumber", "u32" }, { "PreviousTxSequenceNumber", "u32" } },
+    ConnectionParametersHeader = { { "RecoverableAckTimeout", "u32" }, { "AckTimeout", "u32" }, { "Reserved", "u16" },
+        { "WindowSize", "u16" } },
+    UserHeader = { { "SourceQueueManager", "guid" }, { "QueueManagerAddress", "guid" }, { "TimeToBeReceived", "u32" },
+        { "SentTime", "u32" }, { "MessageID", "u32" }, { "Flags", "u32" } },
+    MessagePropertiesHeader = { { "Flags", "u8" }, { "LabelLength", "u8" }, { "MessageClass", "u16" },
+        { "CorrelationID", 20 }, { "BodyType", "u32" }, { "ApplicationTag", "u32" }, { "MessageSize", "u32" },
+        { "AllocationBodySize", "u32" }, { "PrivacyLevel", "u32" }, { "HashAlgorithm", "u32" },
+        { "EncryptionAlgorithm", "u32" }, { "ExtensionSize", "u32" } },
+    SecurityHeader = { { "Flags", "u16" }, { "SenderIdSize", "u16" }, { "EncryptionKeySize", "u16" },
+        { "SignatureSize", "u16" }, { "SenderCertSize", "u32" }, { "ProviderInfoSize", "u32" } },
+    DebugHeader = { { "Flags", "u16" }, { "Reserved", "u16" } },
+    EstablishConnectionHeader = { { "ClientGuid", "guid" }, { "ServerGuid", "guid" }, { "TimeStamp", "u32" },
+        { "OperatingSystem", "u16" }, { "Reserved", "u16" } },
+    OrderAckBody = { { "TxSequenceID.Ordinal", "u32" }, { "TxSequenceID.TimeStamp", "u32" },
+        { "TxSequenceNumber", "u32" }, { "TxPreviousSequenceNumber", "u32" }, { "Reserved", 20 } },
+    FinalAckBody = { { "TxSequenceID.Ordinal", "u32" }, { "TxSequenceID.TimeStamp", "u32" },
+        { "TxSequenceNumber", "u32" }, { "PreviousTxSequenceNumber", "u32" }, { "SourceGUID", "guid" },
+        { "MessageID", "u32" } },
+    PingPacket = { { "Flags", "u16" }, { "Signature", "u16" }, { "Cookie", "u32" }, { "QMGuid", "guid" } },
+}
+local FLAGS = {
+    BASE_PR = 0x0007, BASE_IN = 0x0008, BASE_SH = 0x0010, BASE_DH = 0x0020, BASE_TR = 0x0100, INTERNAL_PT = 0x000F,
+        INTERNAL_CS = 0x0010, USER_RC = 0x0000001F, USER_DM = 0x00000060, USER_JN = 0x00000100, USER_JP = 0x00000200,
+        USER_DQ = 0x00001C00, USER_AQ = 0x0000E000, USER_RQ = 0x00070000, USER_SH = 0x00080000, USER_TH = 0x00100000,
+        USER_MP = 0x00200000, USER_CQ = 0x00400000, USER_MQ = 0x00800000, USER_AH = 0x02000000, USER_HH = 0x10000000,
+        TX_CG = 0x00000001, TX_FA = 0x00000002, TX_FM = 0x00000004, TX_LM = 0x00000008,
+}
+-- end of what was made
+
 local PACKET_SIZE_MAX = 0x400000
 local SIGNATURE = 0x524F494C -- "LIOR"
 local FOREVER = 0xFFFFFFFF
@@ -73,32 +111,34 @@ end
 local WIDTHS = { u8 = 1, u16 = 2, u32 = 4, guid = 16 }
 local KINDS = { u8 = "uint8", u16 = "uint16", u32 = "uint32" }
 
--- A fixed part. rows: {name, type}, and by name: hex; values: what they mean; says: of NOTES; bits: {name, width, meaning,
--- values}, lowest first. type: u8, u16, u32, guid or a number of bytes. Returns what `read_part` takes.
-local function layout(proto, header, rows)
-    local part = { header = header, size = 0, proto = proto }
-    for _, row in ipairs(rows) do
-        local path = header .. "." .. row[1]
-        local entry = { name = row[1], path = path, at = part.size, size = WIDTHS[row[2]] or row[2], bits = {}, says = row.says }
-        entry.integer = KINDS[row[2]] ~= nil
+-- A header of LAYOUTS. notes: by the names of fields: hex; values: what they mean; says: of NOTES; bits: {name, width,
+-- meaning, values}, lowest first. Returns what `read_part` takes.
+local function layout(proto, header, notes)
+    local part = { header = header, size = 0, proto = proto, by_name = {} }
+    for _, row in ipairs(LAYOUTS[header]) do
+        local name, kind = row[1], row[2]
+        local note, path = notes[name] or {}, header .. "." .. name
+        local entry = { name = name, path = path, at = part.size, size = WIDTHS[kind] or kind, bits = {}, says = note.says }
+        entry.integer = KINDS[kind] ~= nil
         if entry.integer then
-            field(proto, KINDS[row[2]], path, nil, (row.bits or row.hex) and base.HEX or base.DEC, row.values)
+            field(proto, KINDS[kind], path, nil, (note.bits or note.hex) and base.HEX or base.DEC, note.values)
         else
-            field(proto, row[2] == "guid" and "guid" or "bytes", path)
+            field(proto, kind == "guid" and "guid" or "bytes", path)
         end
         local shift = 0
-        for _, bit in ipairs(row.bits or {}) do
+        for _, bit in ipairs(note.bits or {}) do
             local mask = (2 ^ bit[2] - 1) * 2 ^ shift
             local child = path .. "." .. bit[1]
             if bit[2] == 1 and not bit[4] then
                 field(proto, "bool", child, bit[3], 8 * entry.size, { "Set", "Not set" }, mask)
             else
-                field(proto, KINDS[row[2]], child, bit[3], base.DEC, bit[4], mask)
+                field(proto, KINDS[kind], child, bit[3], base.DEC, bit[4], mask)
             end
             table.insert(entry.bits, child)
             shift = shift + bit[2]
         end
         table.insert(part, entry)
+        part.by_name[name] = entry
         part.size = part.size + entry.size
     end
     return part
@@ -115,48 +155,41 @@ field(mqqb, "bytes", "Trailing", "headers and bytes behind the body")
 field(mqqb, "bytes", "Unread", "bytes in which no packet begins")
 
 local BASE = layout(mqqb, "BaseHeader", {
-    { "VersionNumber", "u8", hex = true },
-    { "Reserved", "u8", hex = true },
-    { "Flags", "u16", bits = {
+    VersionNumber = { hex = true },
+    Reserved = { hex = true },
+    Flags = { bits = {
         { "PR", 3, "priority" }, { "IN", 1, "internal packet" }, { "SH", 1, "SessionHeader present" },
         { "DH", 1, "DebugHeader present" }, { "X9", 1 }, { "X8", 1 }, { "TR", 1, "tracing" }, { "X6", 1 }, { "X5", 1 },
         { "X4", 1 }, { "X3", 1 }, { "X2", 1 }, { "X1", 1 }, { "X0", 1 },
     } },
-    { "Signature", "u32", hex = true, values = { [SIGNATURE] = "LIOR" } },
-    { "PacketSize", "u32" },
-    { "TimeToReachQueue", "u32", says = "duration" },
+    Signature = { hex = true, values = { [SIGNATURE] = "LIOR" } },
+    TimeToReachQueue = { says = "duration" },
 })
 local INTERNAL = layout(mqqb, "InternalHeader", {
-    { "Reserved", "u16", hex = true },
-    { "Flags", "u16", bits = { { "PT", 4, "packet type", PACKET_TYPES }, { "CS", 1, "refused" }, { "X5_X15", 11 } } },
+    Reserved = { hex = true },
+    Flags = { bits = { { "PT", 4, "packet type", PACKET_TYPES }, { "CS", 1, "refused" }, { "X5_X15", 11 } } },
 })
+table.insert(LAYOUTS.EstablishConnectionHeader, { "Padding", 512 })
 local ESTABLISH = layout(mqqb, "EstablishConnectionHeader", {
-    { "ClientGuid", "guid" },
-    { "ServerGuid", "guid" },
-    { "TimeStamp", "u32", says = "milliseconds" },
-    { "OperatingSystem", "u16", bits = {
+    TimeStamp = { says = "milliseconds" },
+    OperatingSystem = { bits = {
         { "RE", 8, "must be 16" }, { "SE", 1, "no ping was sent" }, { "OS", 1, "server" },
         { "QS", 1, "guaranteed quality of service" }, { "X11_X15", 5 },
     } },
-    { "Reserved", "u16", hex = true },
-    { "Padding", 512 },
+    Reserved = { hex = true },
 })
 local PARAMETERS = layout(mqqb, "ConnectionParametersHeader", {
-    { "RecoverableAckTimeout", "u32", says = "milliseconds" }, { "AckTimeout", "u32", says = "milliseconds" },
-    { "Reserved", "u16", hex = true }, { "WindowSize", "u16" },
+    RecoverableAckTimeout = { says = "milliseconds" }, AckTimeout = { says = "milliseconds" },
+    Reserved = { hex = true },
 })
 local SESSION = layout(mqqb, "SessionHeader", {
-    { "AckSequenceNumber", "u16" }, { "RecoverableMsgAckSeqNumber", "u16" },
-    { "RecoverableMsgAckFlags", "u32", hex = true }, { "UserMsgSequenceNumber", "u16" },
-    { "RecoverableMsgSeqNumber", "u16" }, { "WindowSize", "u16" }, { "Reserved", "u16", hex = true },
+    RecoverableMsgAckFlags = { hex = true },
+    Reserved = { hex = true },
 })
 local USER = layout(mqqb, "UserHeader", {
-    { "SourceQueueManager", "guid" },
-    { "QueueManagerAddress", "guid" },
-    { "TimeToBeReceived", "u32", says = "duration" },
-    { "SentTime", "u32", says = "time" },
-    { "MessageID", "u32" },
-    { "Flags", "u32", bits = {
+    TimeToBeReceived = { says = "duration" },
+    SentTime = { says = "time" },
+    Flags = { bits = {
         { "RC", 5, "routing hops" }, { "DM", 2, "delivery mode", DELIVERY_MODES }, { "X1", 1 },
         { "JN", 1, "negative source journaling" }, { "JP", 1, "positive source journaling" },
         { "DQ", 3, "type of DestinationQueue", DESTINATIONS }, { "AQ", 3, "type of AdminQueue", ADMINS },
@@ -179,59 +212,40 @@ for _, queue in ipairs(QUEUES) do
     field(mqqb, "uint32", path .. ".PrivateQueueIdentifier", nil, base.HEX)
 end
 local TRANSACTION = layout(mqqb, "TransactionHeader", {
-    { "Flags", "u32", bits = {
+    Flags = { bits = {
         { "CG", 1, "ConnectorQMGuid present" }, { "FA", 1, "FinalAck wanted" }, { "FM", 1, "first of its transaction" },
         { "LM", 1, "last of its transaction" }, { "ID", 20, "transaction" }, { "X1_X8", 8 },
     } },
-    { "TxSequenceID.Ordinal", "u32" }, { "TxSequenceID.TimeStamp", "u32" },
-    { "TxSequenceNumber", "u32" }, { "PreviousTxSequenceNumber", "u32" },
 })
 field(mqqb, "guid", "TransactionHeader.ConnectorQMGuid")
 local SECURITY = layout(mqqb, "SecurityHeader", {
-    { "Flags", "u16", bits = {
+    Flags = { bits = {
         { "ST", 4, "sender id type", SENDER_ID_TYPES }, { "AU", 1, "authenticated" }, { "EB", 1, "body is encrypted" },
         { "DE", 1, "default cryptographic provider" }, { "AI", 1, "SecurityData present" },
         { "AS", 4, "authentication signature" }, { "X12_X15", 4 },
     } },
-    { "SenderIdSize", "u16" }, { "EncryptionKeySize", "u16" }, { "SignatureSize", "u16" }, { "SenderCertSize", "u32" },
-    { "ProviderInfoSize", "u32" },
 })
 field(mqqb, "bytes", "SecurityHeader.SecurityData")
 local PROPERTIES = layout(mqqb, "MessagePropertiesHeader", {
-    { "Flags", "u8", bits = {
+    Flags = { bits = {
         { "PA", 1, "tell that it reached the queue" }, { "PR", 1, "tell that an application took it" },
         { "NA", 1, "tell that it did not reach the queue" }, { "NR", 1, "tell that no application took it" }, { "X", 4 },
     } },
-    { "LabelLength", "u8" },
-    { "MessageClass", "u16", hex = true, values = CLASSES },
-    { "CorrelationID", 20 },
-    { "BodyType", "u32", hex = true, values = BODY_TYPES },
-    { "ApplicationTag", "u32" },
-    { "MessageSize", "u32" },
-    { "AllocationBodySize", "u32" },
-    { "PrivacyLevel", "u32", values = PRIVACY_LEVELS },
-    { "HashAlgorithm", "u32", hex = true, values = HASHES },
-    { "EncryptionAlgorithm", "u32", hex = true, values = CIPHERS },
-    { "ExtensionSize", "u32" },
+    MessageClass = { hex = true, values = CLASSES },
+    BodyType = { hex = true, values = BODY_TYPES },
+    PrivacyLevel = { values = PRIVACY_LEVELS },
+    HashAlgorithm = { hex = true, values = HASHES },
+    EncryptionAlgorithm = { hex = true, values = CIPHERS },
 })
 field(mqqb, "string", "MessagePropertiesHeader.Label")
 field(mqqb, "bytes", "MessagePropertiesHeader.ExtensionData")
 field(mqqb, "bytes", "MessagePropertiesHeader.MessageBody")
 field(mqqb, "bytes", "MessagePropertiesHeader.Padding")
-local ORDER_ACK_BODY = layout(mqqb, "OrderAckBody", {
-    { "TxSequenceID.Ordinal", "u32" }, { "TxSequenceID.TimeStamp", "u32" },
-    { "TxSequenceNumber", "u32" }, { "TxPreviousSequenceNumber", "u32" }, { "Reserved", 20 },
-})
-local FINAL_ACK_BODY = layout(mqqb, "FinalAckBody", {
-    { "TxSequenceID.Ordinal", "u32" }, { "TxSequenceID.TimeStamp", "u32" },
-    { "TxSequenceNumber", "u32" }, { "PreviousTxSequenceNumber", "u32" },
-    { "SourceGUID", "guid" }, { "MessageID", "u32" },
-})
+local ORDER_ACK_BODY = layout(mqqb, "OrderAckBody", {})
+local FINAL_ACK_BODY = layout(mqqb, "FinalAckBody", {})
 local PING = layout(mqqb_ping, "PingPacket", {
-    { "Flags", "u16", bits = { { "RC", 1, "no server" }, { "RF", 1, "would refuse a session" }, { "X", 14 } } },
-    { "Signature", "u16", hex = true, values = { [0x5548] = "HU" } },
-    { "Cookie", "u32" },
-    { "QMGuid", "guid" },
+    Flags = { bits = { { "RC", 1, "no server" }, { "RF", 1, "would refuse a session" }, { "X", 14 } } },
+    Signature = { hex = true, values = { [0x5548] = "HU" } },
 })
 mqqb.fields = registered[mqqb]
 mqqb_ping.fields = registered[mqqb_ping]
@@ -250,9 +264,15 @@ local STOP = {} -- thrown where nothing tells how to go on
 
 local function bits_of(value, shift, width) return math.floor(value / 2 ^ shift) % 2 ^ width end
 
-local function has(value, bit) return bits_of(value, bit, 1) == 1 end
+local function has(value, flag) return math.floor(value / flag) % 2 == 1 end
 
 local function align4(size) return size + -size % 4 end
+
+-- The value of a field in the part that begins at `at`.
+local function field_at(tvb, at, part, name)
+    local entry = part.by_name[name]
+    return tvb:range(at + entry.at, entry.size):le_uint()
+end
 
 -- What is read, p: tvb, at, limit (where PacketSize ends it), there (where the captured bytes end), item (of the packet),
 -- tree (where items go; nil: nothing is shown, this is a trial), problem.
@@ -394,7 +414,8 @@ local function read_user(p, message)
     local begin = p.at
     message.user = read_part(p, USER)
     local flags = message.user.Flags
-    local hosts = { [2] = guid_text(p, begin), [3] = guid_text(p, begin + 16),
+    local hosts = { [2] = guid_text(p, begin + USER.by_name.SourceQueueManager.at),
+        [3] = guid_text(p, begin + USER.by_name.QueueManagerAddress.at),
         [4] = "00000000-0000-0000-0000-000000000000" }
     for index, queue in ipairs(QUEUES) do
         local selector = bits_of(flags, 7 + 3 * index, 3)
@@ -404,12 +425,12 @@ local function read_user(p, message)
             if index == 1 then message.destination, message.order = text, order end
         end
     end
-    if has(flags, 22) then take(p, "UserHeader.ConnectorType", 16) end
+    if has(flags, FLAGS.USER_CQ) then take(p, "UserHeader.ConnectorType", 16) end
 end
 
 local function read_transaction(p, message)
     message.transaction = read_part(p, TRANSACTION)
-    if has(message.transaction.Flags, 0) then take(p, "TransactionHeader.ConnectorQMGuid", 16) end
+    if has(message.transaction.Flags, FLAGS.TX_CG) then take(p, "TransactionHeader.ConnectorQMGuid", 16) end
 end
 
 local function read_security(p)
@@ -442,7 +463,7 @@ end
 
 local function read_acknowledgment(p, message, kind, part)
     local values, after, number = message.properties, p.at, nil
-    if values.MessageSize ~= ACK_BODY_SIZE then
+    if values.MessageSize ~= ORDER_ACK_BODY.size then
         wrong(p, "MessagePropertiesHeader.MessageSize", "an acknowledgment's body has 36 bytes", "B-179")
     end
     p.at = message.body
@@ -469,11 +490,11 @@ end
 local function read_message(p, message, total)
     section(p, "UserHeader", function() read_user(p, message) end)
     local flags = message.user.Flags
-    if has(flags, 20) then section(p, "TransactionHeader", function() read_transaction(p, message) end) end
-    if has(flags, 19) then section(p, "SecurityHeader", function() read_security(p) end) end
+    if has(flags, FLAGS.USER_TH) then section(p, "TransactionHeader", function() read_transaction(p, message) end) end
+    if has(flags, FLAGS.USER_SH) then section(p, "SecurityHeader", function() read_security(p) end) end
     section(p, "MessagePropertiesHeader", function() read_properties(p, message) end)
     if p.at < p.limit then take(p, "Trailing", p.limit - p.at) end
-    if has(message.base.Flags, 4) then
+    if has(message.base.Flags, FLAGS.BASE_SH) then
         p.at, p.limit = p.limit, total
         section(p, "SessionHeader", function() read_part(p, SESSION) end)
     end
@@ -500,7 +521,7 @@ local function read_internal(p)
     if kind == "SessionAck" then
         return kind, string.format("SessionAck %d window %d", values.AckSequenceNumber, values.WindowSize)
     end
-    if not has(flags, 4) then return kind, kind end
+    if not has(flags, FLAGS.INTERNAL_CS) then return kind, kind end
     p.tree:add_proto_expert_info(refused, "the session is refused: CS is set")
     return kind, kind .. " refused"
 end
@@ -508,20 +529,21 @@ end
 -- How many bytes the packet has whose BaseHeader is at `at`, with a SessionHeader that PacketSize does not count (OP-1);
 -- nil and why, if that is no BaseHeader.
 local function packet_total(tvb, at)
-    local flags, size = tvb:range(at + 2, 2):le_uint(), tvb:range(at + 8, 4):le_uint()
-    if tvb:range(at, 1):uint() ~= 0x10 then return nil, "BaseHeader.VersionNumber: not 0x10 (B-168)" end
-    if tvb:range(at + 4, 4):le_uint() ~= SIGNATURE then return nil, "BaseHeader.Signature: not LIOR (B-168)" end
-    if size < (has(flags, 3) and 20 or 120) or size > PACKET_SIZE_MAX then
+    local flags, size = field_at(tvb, at, BASE, "Flags"), field_at(tvb, at, BASE, "PacketSize")
+    local internal = has(flags, FLAGS.BASE_IN)
+    if field_at(tvb, at, BASE, "VersionNumber") ~= 0x10 then return nil, "BaseHeader.VersionNumber: not 0x10 (B-168)" end
+    if field_at(tvb, at, BASE, "Signature") ~= SIGNATURE then return nil, "BaseHeader.Signature: not LIOR (B-168)" end
+    if size < (internal and 20 or 120) or size > PACKET_SIZE_MAX then
         return nil, "BaseHeader.PacketSize: too small for the kind of packet, or above 4 MiB (B-429)"
     end
-    return size + (has(flags, 4) and not has(flags, 3) and SESSION_SIZE or 0)
+    return size + (has(flags, FLAGS.BASE_SH) and not internal and SESSION.size or 0)
 end
 
 -- The packet of `total` bytes at `at`, or its BaseHeader alone if that is wrong (total: nil). Returns a line about it.
 local function dissect_packet(tvb, at, total, reason, root)
-    local there = math.min(tvb:captured_len(), at + (total or BASE_SIZE))
+    local there = math.min(tvb:captured_len(), at + (total or BASE.size))
     local item = root:add(mqqb, tvb:range(at, there - at))
-    local p = { tvb = tvb, at = at, limit = at + (total or BASE_SIZE), there = there, item = item, tree = item,
+    local p = { tvb = tvb, at = at, limit = at + (total or BASE.size), there = there, item = item, tree = item,
         expert = malformed, problem = reason }
     local message, kind, info = {}, nil, nil
     if reason then item:add_proto_expert_info(malformed, reason) end
@@ -532,7 +554,7 @@ local function dissect_packet(tvb, at, total, reason, root)
     local ok, problem = pcall(function()
         section(p, "BaseHeader", function() message.base = read_part(p, BASE) end)
         if not total then return end
-        local internal = has(message.base.Flags, 3)
+        local internal = has(message.base.Flags, FLAGS.BASE_IN)
         p.limit = at + message.base.PacketSize
         if internal then kind, info = read_internal(p) else kind, info = read_message(p, message, at + total) end
     end)
@@ -553,7 +575,7 @@ local function next_packet(tvb, at)
         found = raw:find("LIOR", found, true)
         if not found then return nil end
         local begin = at + found - 5
-        if found > 4 and begin + BASE_SIZE <= tvb:captured_len() and packet_total(tvb, begin) then return begin end
+        if found > 4 and begin + BASE.size <= tvb:captured_len() and packet_total(tvb, begin) then return begin end
         found = found + 1
     end
 end
@@ -567,8 +589,8 @@ function mqqb.dissector(tvb, pinfo, root)
     while at < captured do
         local total, reason
         local left = size - at
-        local wanted = BASE_SIZE
-        if captured - at >= BASE_SIZE then
+        local wanted = BASE.size
+        if captured - at >= BASE.size then
             total, reason = packet_total(tvb, at)
             wanted = total or 0
         end
@@ -577,7 +599,7 @@ function mqqb.dissector(tvb, pinfo, root)
             pinfo.desegment_len = total and total - left or DESEGMENT_ONE_MORE_SEGMENT
             break
         end
-        if captured - at < BASE_SIZE then
+        if captured - at < BASE.size then
             local item = root:add(mqqb, tvb:range(at, captured - at), "MQQB")
             item:add_proto_expert_info(incomplete, string.format("%d of 16 bytes of a BaseHeader are there", captured - at))
             break
@@ -587,8 +609,8 @@ function mqqb.dissector(tvb, pinfo, root)
             at = at + total
         else
             local behind = next_packet(tvb, at + 1) or captured
-            if behind > at + BASE_SIZE then
-                root:add(F.Unread, tvb:range(at + BASE_SIZE, behind - at - BASE_SIZE))
+            if behind > at + BASE.size then
+                root:add(F.Unread, tvb:range(at + BASE.size, behind - at - BASE.size))
             end
             at = behind
         end
@@ -607,13 +629,13 @@ function mqqb_ping.dissector(tvb, pinfo, root)
     local item = root:add(mqqb_ping, tvb:range(0, captured))
     local p = { tvb = tvb, at = 0, limit = captured, there = captured, item = item, tree = item, expert = malformed_ping }
     local info = "Ping"
-    if tvb:reported_len() ~= PING_SIZE then
+    if tvb:reported_len() ~= PING.size then
         item:add_proto_expert_info(malformed_ping, "PingPacket: a ping has 24 bytes (wire.md 7)")
         info = "malformed ping"
     end
-    if captured >= PING_SIZE then
+    if captured >= PING.size then
         local values = read_part(p, PING)
-        info = string.format("%s, cookie %d%s", info, values.Cookie, has(values.Flags, 1) and ", would refuse" or "")
+        info = string.format("%s, cookie %d%s", info, values.Cookie, has(values.Flags, 2) and ", would refuse" or "")
     end
     pinfo.cols.info = info
     return captured
