@@ -129,7 +129,8 @@ class Application:
         if self.open:
             with contextlib.suppress(Crash):
                 self.open.__exit__(Crash, Crash(), None)
-        store._locks.close()
+        store.messages._receive_locks.close()
+        store._lock.close()
         store._database.connection.close()
 
 

@@ -72,7 +72,8 @@ class Powered(Host):
             self.application.close()
         with contextlib.suppress(*FAILURES):
             self.store.messages.close()
-        self.store._locks.close()
+        self.store.messages._receive_locks.close()
+        self.store._lock.close()
         with contextlib.suppress(*FAILURES):
             self.store._database.close()
 

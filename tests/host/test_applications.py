@@ -31,7 +31,7 @@ from ordack.client import Client, Letter, Transaction
 from ordack.config.config import Config
 from ordack.config.names import BadName
 from ordack.store import Store, StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
-from ordack.store.database import SERVE_LOCK, Locks
+from ordack.store.database import ServeLock
 from ordack.store.messages import NotTaken
 from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
@@ -781,10 +781,8 @@ class Cutter:
     def __init__(self, folder: Path, carry: Callable[[Request], None]) -> None:
         self.carry = carry
         self.requests: list[Request] = []
-        self.locks = Locks(folder)
-        lock = self.locks.take(SERVE_LOCK, os.O_CREAT)
-        assert lock is not None
-        self.locks.keep(lock)
+        self.lock = ServeLock(folder)
+        self.lock.acquire()
         self.listener = service.listen(folder)
         self.folder = folder
         self.left = 1
@@ -799,7 +797,7 @@ class Cutter:
                 self._talk(connection)
         (self.folder / service.SOCKET).unlink()
         self.listener.close()
-        self.locks.close()
+        self.lock.close()
 
     def _talk(self, connection: socket.socket) -> None:
         buffer = bytearray()

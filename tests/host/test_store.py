@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ordack.client import Client
 from ordack.store import Store, StoreBusy, StoreError, disk
-from ordack.store.database import Locks
 from ordack.store.disk import LOG_BYTES, log_bytes
 from ordack.store.look import ReadOnlyStore
 from ordack.store.messages import RECEIVE_LOCK, NewMessage, ReceiveLocks
@@ -246,9 +245,8 @@ def test_what_is_in_hand_is_known_to_all_and_free_when_its_owner_lets_go_or_dies
     dice = random.Random(8)
     database = tmp_path / "database"
     database.touch(0o640)
-    locks = [Locks(tmp_path) for _ in range(4)]
-    owners = [ReceiveLocks(one, database) for one in locks]
-    looker = ReceiveLocks(Locks(tmp_path), database)
+    owners = [ReceiveLocks(database) for _ in range(4)]
+    looker = ReceiveLocks(database)
     assert looker.all() == set()
     has: list[set[int]] = [set() for _ in owners]
     for _ in range(500):
@@ -262,14 +260,14 @@ def test_what_is_in_hand_is_known_to_all_and_free_when_its_owner_lets_go_or_dies
             owners[at].let_go(keys)  # also what others have
             has[at] -= keys
         else:
-            locks[at].close()  # as when its process dies
-            owners[at], has[at] = ReceiveLocks(locks[at], database), set()
+            owners[at].close()  # as when its process dies
+            owners[at], has[at] = ReceiveLocks(database), set()
         taken = set().union(*has)
         assert looker.all() == taken
         assert [one.all() for one in owners] == [taken] * len(owners)
         assert [one.mine for one in owners] == has
     assert stat.S_IMODE((tmp_path / RECEIVE_LOCK).stat().st_mode) == 0o640
-    for one in locks:
+    for one in owners:
         one.close()
 
 

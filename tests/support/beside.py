@@ -20,7 +20,7 @@ from ordack.store.messages import ANY
 
 def unserved(store: Store) -> Store:
     """This store object takes no notice of a `serve`."""
-    store._locks.is_anothers = lambda _name: False  # type: ignore[method-assign]
+    store._lock.is_anothers = lambda: False  # type: ignore[method-assign]
     return store
 
 

@@ -10,7 +10,6 @@ The store keeps a message as the packet that came. Only what is searched by has 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ordack.config.names import counted
-from ordack.store.database import BUSY_TIMEOUT_S, LAST_WAIT_S, SERVE_LOCK, Database, Locks
+from ordack.store.database import BUSY_TIMEOUT_S, Database, ServeLock
 from ordack.store.disk import (
     AMPLE_BYTES,
     DISK_S,
@@ -40,7 +39,6 @@ from ordack.store.disk import (
     is_pinned,
     log_bytes,
     pinned_by,
-    process,
     room,
 )
 from ordack.store.files import make_store
@@ -51,29 +49,21 @@ from ordack.store.queues import Exports, Queues
 __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServed", "StoreUnknown"]
 
 STATUS = "status.json"
-LOCK_TRIES = 10
 PEERS_MAX = 1000  # that are counted by name; what all others did is counted together
 OTHER = "other"
 LIMIT, ALLOW_LIST, TLS = "limit", "allow-list", "tls"  # why connections are refused
 
 
-def manager_of(folder: Path) -> str:
-    """The `ordack serve` that runs on the store in that folder, for people."""
-    try:
-        return f"`ordack serve`, {process(int((folder / SERVE_LOCK).read_text()))},"
-    except (OSError, ValueError):
-        return "`ordack serve`"
-
-
 def refuse_served(folder: Path) -> None:
     """Raises StoreBusy if a queue manager runs on the store in that folder."""
-    if Locks(folder).is_taken(SERVE_LOCK):
-        raise StoreBusy(f"another {manager_of(folder)} is running on {folder}")
+    lock = ServeLock(folder)
+    if lock.is_taken():
+        raise lock.busy()
 
 
 class Incoming(NamedTuple):
-    """State of one incoming transactional stream (B-058 to B-060, B-081). `record`: the words of mqqb_incoming.
-    `limit`: no OrderAck names a higher number (incoming.py); None: it may name what was accepted."""
+    """The state of an incoming transactional stream (B-058 to B-060, B-081). record: the words of mqqb_incoming.
+    limit: no OrderAck names a higher number (incoming.py); None: an OrderAck may name all accepted messages."""
 
     source: bytes
     destination: str
@@ -83,7 +73,7 @@ class Incoming(NamedTuple):
 
 
 class Memory:
-    """The tables `incoming`, `outcomes` and `history`."""
+    """The tables `incoming` (streams), `outcomes` (of messages sent here) and `history` (the duplicate filter)."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -107,10 +97,7 @@ class Memory:
         self._db.many(
             "INSERT OR REPLACE INTO incoming (source, destination, last_access, order_ack_limit, ordinal, "
             "time_stamp, number, reject_count) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (record.source, record.destination, record.last_access, record.limit, *record.record)
-                for record in records
-            ],
+            [(each.source, each.destination, each.last_access, each.limit, *each.record) for each in records],
         )
 
     def delete_incoming(self, streams: Iterable[tuple[bytes, str]]) -> None:
@@ -118,16 +105,15 @@ class Memory:
         self._db.many("DELETE FROM incoming WHERE source = ? AND destination = ?", streams)
 
     def add_outcomes(self, outcomes: Iterable[tuple[int, bytes, int, str | None]]) -> None:
-        """Note how messages sent here have ended: (MessageID, confirmation, seconds since 1970, format name of the
-        destination of one that was not delivered)."""
+        """Note outcomes of messages sent here: (MessageID, confirmation, seconds since 1970, and if the message was not
+        delivered, the format name of its destination)."""
         self._db.many(
             "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended, destination) VALUES (?, ?, ?, ?)",
             outcomes,
         )
 
     def add_outcomes_of(self, keys: Collection[int], record: bytes, end: bytes, now: int) -> None:
-        """Note that those of the outgoing messages with these keys whose confirmation is `record` have ended so, and
-        were delivered."""
+        """Note the outcome `end`, delivered, for outgoing messages with these keys and the confirmation `record`."""
         condition, arguments = self._db.among("id", keys)
         self._db.all(
             "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended) "
@@ -136,19 +122,18 @@ class Memory:
         )
 
     def missed(self, message_id: int) -> str:
-        """The format name of the queue that a message which has ended was not delivered to; "" if it was, or if nothing
-        is known of it."""
+        """The format name of the destination that a message has missed; "" if it was delivered, or is unknown."""
         return self._db.one("SELECT destination FROM outcomes WHERE message_id = ?", (message_id,)) or ""
 
     def outcome(self, message_id: int) -> bytes | None:
-        """The record of mqqb.confirm of a message that has ended; None if it has not, or that was too long ago."""
+        """The record of mqqb.confirm of a message that has ended; None if it has not, or too long ago."""
         confirmation: bytes | None = self._db.one(
             "SELECT confirmation FROM outcomes WHERE message_id = ?", (message_id,)
         )
         return confirmation
 
     def old_outcomes(self, keep: int) -> list[int]:
-        """The messages of all outcomes but for the last `keep`, youngest first."""
+        """The MessageIDs of all outcomes but the last `keep`, youngest first."""
         return self._db.column(
             "SELECT message_id FROM outcomes ORDER BY ended DESC, message_id DESC LIMIT "
             "iif((SELECT count(*) FROM outcomes) > ?1, -1, 0) OFFSET ?1",
@@ -156,7 +141,8 @@ class Memory:
         )
 
     def forget_outcomes(self, messages: list[int], limit: int) -> int:
-        """Forget the outcomes of the last so many of these messages, and take them off the list; how many."""
+        """Forget outcomes from the end of this list of MessageIDs, `limit` at most, and shorten the list. Their
+        number."""
         last = messages[-limit:]
         del messages[-limit:]
         self._db.many("DELETE FROM outcomes WHERE message_id = ?", [(message,) for message in last])
@@ -167,7 +153,7 @@ class Memory:
         return self._db.all("SELECT source, message_id, time FROM history ORDER BY time")
 
     def save_history(self, entries: Iterable[tuple[bytes, int, int]]) -> None:
-        """Add identifiers, or give them a new time."""
+        """Add identifiers, or renew their time."""
         self._db.many("INSERT OR REPLACE INTO history (source, message_id, time) VALUES (?, ?, ?)", entries)
 
     def delete_history(self, identifiers: Iterable[tuple[bytes, int]]) -> None:
@@ -176,7 +162,7 @@ class Memory:
 
 
 class Answer(NamedTuple):
-    """The last commit of an application: its number, and what became of it, as access.py writes that."""
+    """The last commit of an application: its number, and the answer to the application."""
 
     number: int
     answer: bytes
@@ -189,12 +175,12 @@ class Answers:
         self._db = database
 
     def find(self, application: bytes) -> Answer | None:
-        """Its last answer; None if it has had none, or was forgotten."""
+        """The last answer; None if there was none, or it was forgotten."""
         rows = self._db.all("SELECT number, answer FROM answers WHERE application = ?", (application,))
         return Answer(*rows[0]) if rows else None
 
     def keep(self, application: bytes, number: int, answer: bytes, now: int) -> None:
-        """Keep it instead of the one before. now: seconds since 1970."""
+        """Replace the last answer. now: seconds since 1970."""
         self._db.all("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", (application, number, answer, now))
 
     def forget(self, application: bytes) -> None:
@@ -202,14 +188,18 @@ class Answers:
         self._db.all("DELETE FROM answers WHERE application = ?", (application,))
 
     def forget_before(self, time: int) -> None:
-        """Forget those of applications that have done nothing since then, seconds since 1970."""
+        """Forget applications whose last commit is older. time: seconds since 1970."""
         self._db.all("DELETE FROM answers WHERE time < ?", (time,))
 
 
+# What a queue manager has done since its start, as plain integers: no library of metrics, no clock, no lock. Only the
+# thread that does the work adds to them. Others read them at any moment: each number is right, and two numbers may be
+# an instant apart.
+
+
 class PeerCounts:
-    """What went to and came from one peer. sessions: that stand now, those in their handshake too. received: messages
-    that are stored, or were answered. sent: transmissions of messages; resent: those of them that were not the first.
-    refused: messages, by their class, or 0 for want of room; one that is sent again is refused again."""
+    """Messages to and from a peer. sessions: now, handshakes included. received: stored, or answered. sent: all
+    transmissions; resent: those after the first. refused: by message class, 0 for want of room, each time."""
 
     __slots__ = ("received", "received_bytes", "refused", "resent", "sent", "sent_bytes", "sessions")
 
@@ -223,39 +213,37 @@ class PeerCounts:
         self.refused: dict[int, int] = {}
 
     def refuse(self, message_class: int) -> None:
-        """A message is refused."""
+        """Count a refused message."""
         self.refused[message_class] = self.refused.get(message_class, 0) + 1
 
 
 class CountsByPeer:
-    """The counts of the first PEERS_MAX peers by name, and of all others together: anybody may connect under a new
-    address."""
+    """The counts of the first PEERS_MAX peers by name, and of all others together, because anybody may connect under a
+    new address."""
 
     def __init__(self) -> None:
         self.other = PeerCounts()
         self._named: dict[str, PeerCounts] = {}
 
     def of(self, name: str) -> PeerCounts:
-        """Where to count what this peer does."""
-        found = self._named.get(name)
-        if found is None:
+        """The counts of this peer."""
+        if name not in self._named:
             if len(self._named) >= PEERS_MAX:
                 return self.other
-            found = self._named[name] = PeerCounts()
-        return found
+            self._named[name] = PeerCounts()
+        return self._named[name]
 
     def __iter__(self) -> Iterator[tuple[str, PeerCounts]]:
         return iter([*self._named.copy().items(), (OTHER, self.other)])  # a copy: another thread may add one meanwhile
 
 
 class Counters:
-    """What a queue manager has done. batches: transactions with messages from the network, by how many. order_acks:
-    milliseconds from the first transmission of a message to its OrderAck; of each destination one message is watched at
-    a time. sessions_refused: connections, by LIMIT (there were too many), ALLOW_LIST (not from there) or TLS (it was
-    not agreed on). last_refusal: when a message was refused, in seconds since 1970, and its class; not for want of
-    room. ends: of sessions, by rule. store_failures: how often the
-    store failed; failure: with these words, at `failed_at`, and nothing was committed since, else "". turned: when the
-    loop last came round. Both are monotonic, the one in milliseconds, the other in seconds."""
+    """The work of a queue manager. batches: transactions with messages from the network, by their messages. order_acks:
+    milliseconds from the first transmission of a message to its OrderAck, of one message at a time for each
+    destination. sessions_refused: connections, by LIMIT (too many), ALLOW_LIST (not allowed) or TLS (not agreed on).
+    last_refusal: of a message, not for want of room: seconds since 1970, and its class. ends: of sessions, by rule.
+    store_failures: of the store. failure: why the store has failed at `failed_at` (monotonic milliseconds), "" after
+    the next commit. turned: the last round of the loop, in monotonic seconds."""
 
     def __init__(self) -> None:
         self.peers = CountsByPeer()
@@ -270,29 +258,28 @@ class Counters:
         self.turned = 0.0
 
     def ended(self, rule: str) -> None:
-        """A session is over, by this rule."""
+        """Count the end of a session by this rule."""
         self.ends[rule] = self.ends.get(rule, 0) + 1
 
     def store_failed(self, reason: str, now: int) -> None:
-        """The store cannot do what was asked. now: monotonic milliseconds."""
+        """Count a failure of the store. now: monotonic milliseconds."""
         self.store_failures += 1
         self.failure = reason
         self.failed_at = now
 
 
 class Store:
-    """An open store. Not for use by several threads at once; each process or thread opens its own.
+    """An open store. Each thread opens its own.
 
-    All methods, and those of what it consists of, raise StoreError (or one of its kinds) when the store cannot be read
-    or written; a method that writes outside `transaction()` is a transaction by itself.
+    All methods, and those of its parts, raise StoreError when the store cannot be read or written. A method that writes
+    outside `transaction()` is a transaction.
 
-    queues, messages: what is here. outgoing: what is on its way. memory: how far streams have come, how messages have
-    ended. numbers: MessageIDs and sequences. exports: what left as segments. answers: what applications were told last.
-    work: what this object has written. transaction, snapshot, attempt, touch, changed, wait: as Database has them.
-    guid: QueueManager.Identifier (B-023), 16 wire bytes.
+    queues, messages: of this queue manager. outgoing: messages for others. memory: incoming streams, and outcomes of
+    messages. numbers: MessageIDs and sequences. exports: segments of `ordack export`. answers: to applications. work:
+    what this object has written. guid: QueueManager.Identifier (B-023), 16 wire bytes.
     """
 
-    database_type: type[Database] = Database  # a store that is only looked at has another one
+    database_type: type[Database] = Database
 
     def __init__(
         self,
@@ -301,11 +288,11 @@ class Store:
         busy_timeout: float = BUSY_TIMEOUT_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open the store in `folder`; if there is none, make it if `create`. `busy_timeout` in seconds; clock: gives
-        seconds since 1970."""
-        self._locks = locks = Locks(Path(folder))
-        self.is_new = create and make_store(locks.folder)
-        self._database = database = self.database_type(folder, busy_timeout, lambda: locks.is_anothers(SERVE_LOCK))
+        """Open the store in `folder`. create: make it if there is none. `busy_timeout` in seconds. clock: gives seconds
+        since 1970."""
+        self._lock = lock = ServeLock(Path(folder))
+        self.is_new = create and make_store(Path(folder))
+        self._database = database = self.database_type(folder, busy_timeout, lambda: lock.is_anothers())
         self.folder = database.folder
         self.path = database.path
         self.work = database.work
@@ -313,25 +300,25 @@ class Store:
         self.transaction, self.snapshot, self.attempt = database.transaction, database.snapshot, database.attempt
         self.touch, self.changed, self.wait = database.touch, database.changed, database.wait
         self.queues = Queues(database)
-        self.messages = Messages(database, ReceiveLocks(locks, database.path))
-        self.numbers = Numbers(database, lambda: locks.is_taken(SERVE_LOCK), clock)
+        self.messages = Messages(database, ReceiveLocks(database.path))
+        self.numbers = Numbers(database, lock.is_taken, clock)
         self.outgoing = OutgoingQueues(database, self.numbers)
         self.memory = Memory(database)
         self.exports = Exports(database)
         self.answers = Answers(database)
         self._disk = Disk(0, 0, 0, 0, 0, 0)
-        self._disk_until = 0.0  # what was seen of it counts, in monotonic seconds
+        self._disk_until = 0.0  # `_disk` counts, in monotonic seconds
 
     def close(self) -> None:
-        """Put back what this store object had received without finishing, and close. Closing twice is fine."""
+        """Put back unfinished receives of this object, and close. Closing twice is fine."""
         self.messages.close()
-        self._locks.close()
+        self._lock.close()
         self._database.close()
 
     @property
     def in_transaction(self) -> bool:
-        """Is one running? After some errors SQLite has ended it by itself."""
-        return not self._database.connection.get_autocommit()
+        """Is a transaction running? SQLite itself rolls it back after some errors."""
+        return self._database.in_transaction()
 
     def __enter__(self) -> Store:
         return self
@@ -340,44 +327,36 @@ class Store:
         self.close()
 
     def lock_manager(self) -> None:
-        """Become the store's only queue manager, until close, and begin a run. Raises StoreBusy if another is."""
+        """Become the store's only queue manager, until close, and begin a run. Raises StoreBusy if there is one."""
         if self.is_served:
-            raise StoreBusy(f"another {self.manager} is running on {self.folder}")
+            raise self._lock.busy()
         with self.transaction():  # nobody gives a number between the two
-            for _ in range(LOCK_TRIES):
-                descriptor = self._locks.take(SERVE_LOCK, os.O_CREAT)
-                if descriptor is not None:
-                    break
-                time.sleep(LAST_WAIT_S)  # it may be some who ask, who have it for an instant
-            else:
-                raise StoreBusy(f"another {self.manager} is running on {self.folder}")
-            self._locks.keep(descriptor, SERVE_LOCK)
-            with contextlib.suppress(OSError):  # a full disk; the lock itself needs no room
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, f"{os.getpid()}\n".encode())
+            self._lock.acquire()
             self.numbers.begin_run()
 
     @property
     def is_served(self) -> bool:
-        """Does another store object, as a rule in another process, have it as its queue manager?"""
-        return self._locks.is_anothers(SERVE_LOCK)
+        """Is another object, as a rule in another process, the queue manager of the store?"""
+        return self._lock.is_anothers()
 
     @property
     def manager(self) -> str:
-        """The `ordack serve` that runs on it, for people."""
-        return manager_of(self.folder)
+        """The `ordack serve` that runs on the store, for people."""
+        return self._lock.holder()
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Show other processes what the queue manager is doing; it need not survive anything."""
+        """Show other processes what the queue manager does. The file need not survive a power cut."""
+        path = self.folder / STATUS
         try:
-            (self.folder / (STATUS + ".new")).write_text(json.dumps(status))
-            (self.folder / (STATUS + ".new")).rename(self.folder / STATUS)
+            new = path.with_suffix(".json.new")
+            new.write_text(json.dumps(status))
+            new.rename(path)
         except OSError as error:
-            raise StoreError(f"cannot write {self.folder / STATUS}: {error.strerror}") from None
+            raise StoreError(f"cannot write {path}: {error.strerror}") from None
 
     def status(self) -> dict[str, Any] | None:
-        """What the queue manager has last shown; None if none is running."""
-        if not self._locks.is_taken(SERVE_LOCK):
+        """The latest status of the queue manager; None if none is running."""
+        if not self._lock.is_taken():
             return None
         try:
             shown: dict[str, Any] = json.loads((self.folder / STATUS).read_text())
@@ -386,9 +365,8 @@ class Store:
         return shown
 
     def renew_identity(self) -> bytes:
-        """Give the queue manager a new identifier (B-023), as a copy of another one's store needs it; the new one.
-
-        Raises StoreBusy while `ordack serve` runs on it."""
+        """Give the queue manager of a copied store an identifier of its own (B-023). Raises StoreBusy while
+        `ordack serve` runs on the store."""
         self.lock_manager()
         with self.transaction():
             self.guid = secrets.token_bytes(16)
@@ -402,7 +380,7 @@ class Store:
         return self._database.number(used)
 
     def room(self, quota: int) -> Room:
-        """How much may still be stored, within the quota and on the disk (B-285, B-398)."""
+        """The room for packets within the quota and on the disk (B-285, B-398)."""
         now = time.monotonic()
         if now >= self._disk_until:
             self._disk = self._look_at_disk()
@@ -411,7 +389,7 @@ class Store:
         return room(quota, self.usage(), self._disk, is_kept)
 
     def why_full(self, room: Room) -> str:
-        """What limits the room, and what has taken most of it, for a person."""
+        """The limit of the room, and the queue that takes most of it, for a person."""
         if is_pinned(self._disk):
             return room.reason
         [(name, messages, size, is_here)] = self._database.all(
@@ -425,15 +403,15 @@ class Store:
         return f"{room.reason}. {name} has most, {counted(messages, 'message')} of {counted(size, 'byte')}: {way}"
 
     def is_pinned(self) -> bool:
-        """Does a reader keep the write-ahead log so long that the rest of the disk is needed for receives? Not for use
-        in a transaction."""
+        """Does a reader keep the write-ahead log so long that receives need the rest of the disk? Not for use in a
+        transaction."""
         if not is_pinned(self._look_at_disk()):
             return False
         self._database.empty_log()
         return is_pinned(self._look_at_disk())
 
     def why_pinned(self) -> str:
-        """Which processes keep the write-ahead log from giving its room back, in a sentence; "" if it is not long."""
+        """The processes that keep the write-ahead log from giving its room back, in a sentence; "" if it is short."""
         disk = self._look_at_disk()
         if not is_pinned(disk) and disk.log < LONG_LOG_BYTES:
             return ""
@@ -450,12 +428,12 @@ class Store:
         return Disk(size, free, file, page * pages, page * unused, log)
 
     def names(self) -> dict[str, Any]:
-        """The names, public queues and numbers that the queue manager has last kept."""
+        """The names, public queues and numbers of the latest `keep_names`."""
         found: dict[str, Any] = json.loads(
             self._database.one("SELECT value FROM settings WHERE name = 'names'") or "{}"
         )
         return found
 
     def keep_names(self, names: Mapping[str, Any]) -> None:
-        """Keep what the queue manager was started with, for applications (`Config.to_keep`)."""
+        """Keep the queue manager's configuration for applications (`Config.to_keep`)."""
         self._database.all("INSERT OR REPLACE INTO settings VALUES ('names', ?)", (json.dumps(names),))

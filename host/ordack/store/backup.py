@@ -20,7 +20,7 @@ from urllib.parse import quote
 import apsw
 
 from ordack.config.names import legible
-from ordack.store.database import OPERATIONS, SERVE_LOCK, Database, Locks
+from ordack.store.database import OPERATIONS, Database, ServeLock
 from ordack.store.disk import (
     Disk,
     StoreBusy,
@@ -269,7 +269,7 @@ def _make_empty_folder(folder: Path) -> bool:
             raise StoreError(f"{folder} is no folder: name one that is empty, or not there yet") from None
     except OSError as error:
         raise StoreError(f"cannot make the folder {folder}: {error.strerror}") from None
-    if Locks(folder).is_taken(SERVE_LOCK):
+    if ServeLock(folder).is_taken():
         raise StoreBusy(f"a queue manager runs on {folder}: stop it, and move the folder away, to restore a backup")
     with writing(folder):
         remove_dead(folder)

@@ -1,4 +1,4 @@
-"""The SQLite file of a store: opening it, transactions, and what may fail, in words."""
+"""The SQLite file of a store: opening, transactions, queries; and the lock of the queue manager."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import apsw
 
 from ordack.store.disk import (
-    REFUSALS,
     DiskWork,
+    StoreBusy,
     StoreError,
     StoreFull,
     StoreServed,
@@ -27,56 +27,55 @@ from ordack.store.disk import (
     explained,
     may_be_a_sync,
     patience,
+    process,
 )
 from ordack.store.schema import APPLICATION_ID, FILE_NAME, FORMAT_VERSION
 
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
-STATEMENTS = 256  # that stay compiled; apsw forgets one when so many others were executed since
-OPERATIONS = 100_000  # of SQLite's machine, between two looks at signals
-
-
+STATEMENTS = 256  # stay compiled: apsw forgets a statement after so many others
+OPERATIONS = 100_000  # of SQLite's machine, between two checks for signals
 SERVE_LOCK = "serve.lock"
+LOCK_TRIES = 10
+NESTED = contextlib.nullcontext()
 
 
-class Locks:
-    """The locks in a store's folder, and those that this process has kept."""
+class ServeLock:
+    """The lock that makes a process the only queue manager of a store. The kernel frees it when the process dies."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._kept: list[int] = []  # descriptors
-        self._names: set[str] = set()
+        self._path = folder / SERVE_LOCK
+        self._descriptor: int | None = None
 
-    def keep(self, descriptor: int, name: str = "") -> None:
-        """Have this file, and the lock of that name, until `close`."""
-        self._kept.append(descriptor)
-        self._names.add(name)
+    def acquire(self) -> None:
+        """Hold the lock until `close`. Raises StoreBusy if another process holds it."""
+        for _ in range(LOCK_TRIES):
+            descriptor = self._open(os.O_RDWR | os.O_CREAT)
+            assert descriptor is not None
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                time.sleep(LAST_WAIT_S)  # `is_taken` of another process holds the lock for an instant
+                continue
+            self._descriptor = descriptor
+            with contextlib.suppress(OSError):  # a full disk; the lock itself needs no room
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()}\n".encode())
+            return
+        raise self.busy()
 
     def close(self) -> None:
-        """Give all locks back."""
-        for descriptor in self._kept:
-            os.close(descriptor)
-        self._kept.clear()
-        self._names.clear()
+        """Release the lock."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
-    def take(self, name: str, flags: int) -> int | None:
-        """A descriptor of this lock file with its lock, which the kernel frees when the process dies; None if another
-        process has it, or without O_CREAT in flags if there is no such file."""
-        descriptor = self._open(name, os.O_RDWR | flags)
-        if descriptor is None:
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
-
-    def is_taken(self, name: str) -> bool:
-        """Does a process hold this lock? Asked as a reader, so that it needs no permission to write, and of two who ask
-        at once none takes the other for it."""
-        descriptor = self._open(name, os.O_RDONLY)
+    def is_taken(self) -> bool:
+        """Does a process hold the lock, this one included? A shared lock needs no permission to write, and two
+        processes that ask at once do not take each other for the holder."""
+        descriptor = self._open(os.O_RDONLY)
         if descriptor is None:
             return False
         try:
@@ -87,45 +86,38 @@ class Locks:
             os.close(descriptor)
         return False
 
-    def is_anothers(self, name: str) -> bool:
-        """Does anybody hold this lock but this object?"""
-        return name not in self._names and self.is_taken(name)
+    def is_anothers(self) -> bool:
+        """Does another object hold the lock, as a rule in another process?"""
+        return self._descriptor is None and self.is_taken()
 
-    def _open(self, name: str, flags: int) -> int | None:
-        """A descriptor of this lock file; None if there is no such file."""
-        path = self.folder / name
+    def holder(self) -> str:
+        """The `ordack serve` that holds the lock, for people."""
         try:
-            return os.open(path, flags, 0o644)
+            return f"`ordack serve`, {process(int(self._path.read_text()))},"
+        except (OSError, ValueError):
+            return "`ordack serve`"
+
+    def busy(self) -> StoreBusy:
+        """The error for a second queue manager."""
+        return StoreBusy(f"another {self.holder()} is running on {self._path.parent}")
+
+    def _open(self, flags: int) -> int | None:
+        """A descriptor of the lock file; None if there is no such file."""
+        try:
+            return os.open(self._path, flags, 0o644)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"cannot open {path}: {error.strerror}") from None
-
-
-class _Closed:
-    """In place of a connection that is closed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def close(self) -> None:
-        """Nothing: it is."""
-
-    def __getattr__(self, _name: str) -> NoReturn:
-        raise StoreError(f"{self._path} is closed: open it again, with a new Client or Store")
-
-
-NESTED = contextlib.nullcontext()  # in a transaction already
+            raise StoreError(f"cannot open {self._path}: {error.strerror}") from None
 
 
 class Database:
-    """An open file. All methods raise StoreError, or one of its kinds; one that writes outside `transaction()` is a
-    transaction by itself. rolled_back: how many transactions of this object did not happen.
-    work: what was written."""
+    """An open file. All methods raise StoreError. A method that writes outside `transaction()` is a transaction.
+    rolled_back: how many transactions of this object were rolled back. work: what this object has written."""
 
     may_be_anywhere = False  # also on a file system of another machine
-    _log_is_long = False
     is_read_only = False
+    _log_is_long = False
 
     def __init__(
         self,
@@ -134,14 +126,14 @@ class Database:
         is_served: Callable[[], bool] = lambda: False,
     ) -> None:
         """Open the store in `folder`. `busy_timeout` in seconds. is_served: does another process run a queue manager on
-        it? Then it is only to be read."""
+        the store? Then this object only reads."""
         self.folder = Path(folder)
         self._is_served = is_served
         self.path = self.folder / FILE_NAME
         self._in_doubt = False  # the last transaction may be in the log
         self._has_gap = False  # the log may have: the disk has failed
         self._seen_version = -1
-        self.rolled_back = 0  # transactions
+        self.rolled_back = 0
         self.work = DiskWork()
         check_folder(self.folder, self.may_be_anywhere)
         try:
@@ -161,7 +153,7 @@ class Database:
             self._prepare(busy_timeout)
         except BaseException:
             if self._has_gap:
-                self._leave_log()
+                self._keep_log()
             self.connection.close()
             raise
 
@@ -171,18 +163,17 @@ class Database:
         )
 
     def close(self) -> None:
-        """Close it. Whatever is asked of it then raises StoreError, but to close it again."""
+        """Close the file. Other methods raise StoreError then."""
         if (self._in_doubt or self._has_gap) and not self._is_served():
             try:
                 self._end_doubt()
             except StoreError:
-                self._leave_log()
+                self._keep_log()
         self._in_doubt = self._has_gap = False
         self.connection.close()
-        self.connection = cast(apsw.Connection, _Closed(self.path))
 
-    def _leave_log(self) -> None:
-        """Have the log as it is after the end: what may be missing in it is not to be copied."""
+    def _keep_log(self) -> None:
+        """Leave the log as it is at the end: a log with a gap must not be copied."""
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     def _prepare(self, busy_timeout: float) -> None:
@@ -192,8 +183,7 @@ class Database:
             self.connection.pragma("synchronous", "full")
             self.connection.pragma("temp_store", "memory")  # another file system may be full
             self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else other arguments mean another compilation
-            self._check_program()
-            self._check_version()
+            self._check_format()
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
             self._log = WriteAheadLog(self.connection, self.path, busy, self.work, self._failed)
         with contextlib.suppress(StoreServed), self.transaction(), self.errors():  # its queue manager has done so
@@ -203,12 +193,18 @@ class Database:
     def _connect(self, flags: int) -> apsw.Connection:
         return apsw.Connection(str(self.path), flags=flags, statementcachesize=STATEMENTS)
 
-    def _check_program(self) -> None:
-        """Raises StoreError if the file holds no store."""
+    def _check_format(self) -> None:
+        """Raise StoreError if the file holds no store, or a store of another format version."""
         if self.one("PRAGMA application_id") != APPLICATION_ID:
             if self.one("SELECT count(*) FROM sqlite_master"):
                 raise StoreError(f"{self.path} is a database of another program")
             raise self._empty()
+        version = self.one("PRAGMA user_version")
+        if version != FORMAT_VERSION:  # the one place where an upgrade from an earlier version would begin
+            raise StoreError(
+                f"{self.path} has format version {version}; this ordack reads version {FORMAT_VERSION}"
+                + (": use a newer one" if version > FORMAT_VERSION else "")
+            )
 
     def _use_write_ahead_log(self, deadline: float) -> None:
         while True:
@@ -220,77 +216,72 @@ class Database:
                     raise
                 time.sleep(0.01)
 
-    def _check_version(self) -> None:
-        version = self.one("PRAGMA user_version")
-        if version != FORMAT_VERSION:  # the one place where an upgrade from an earlier version would begin
-            raise StoreError(
-                f"{self.path} has format version {version}; this ordack reads version {FORMAT_VERSION}"
-                + (": use a newer one" if version > FORMAT_VERSION else "")
-            )
+    def in_transaction(self) -> bool:
+        """Is a transaction running? SQLite itself rolls it back after some errors."""
+        try:
+            return not self.connection.get_autocommit()
+        except apsw.Error as error:
+            self.explain(error)
 
     def transaction(self, durable: bool = True, writes: bool = True) -> contextlib.AbstractContextManager[None]:
-        """Everything written inside becomes durable together, or not at all if an exception leaves it, but for
-        StoreUnknown. Nests. Raises StoreServed.
+        """All writes inside become durable together, or none if an exception other than StoreUnknown leaves the block.
+        Nests. Raises StoreServed.
 
-        durable: False of what a power cut may undo, as long as nothing durable has followed: no sync is waited for.
-        writes: False of what writes nothing. It waits for no writer."""
-        return self._transaction(durable, writes) if self.connection.get_autocommit() else NESTED
+        durable: False if a power cut may undo the transaction while nothing durable has followed: it waits for no sync.
+        writes: False if nothing is written: it waits for no writer."""
+        return NESTED if self.in_transaction() else self._transaction(durable, writes)
 
     @contextlib.contextmanager
     def _transaction(self, durable: bool, writes: bool) -> Iterator[None]:
-        self.ready()
-        if not durable:
-            self.set_synchronous(False)
-        try:
-            self.all("BEGIN IMMEDIATE" if writes else "BEGIN")
-            try:
-                self.check_served()  # it may have begun while this waited; from here on none can begin
-                yield
-                self.commit()
-            except BaseException as error:
-                self.undo(error)
-                raise
-        finally:
-            if not durable:
-                self.set_synchronous(True)
-
-    def ready(self) -> None:
-        """See that a transaction may begin. Raises StoreServed, StoreUnknown."""
-        self.check_served()
+        self._check_served()
         if self._in_doubt or self._has_gap:
             self._end_doubt()
         if self._log_is_long:
             self.empty_log()
+        if not durable:
+            self._set_synchronous(False)
+        try:
+            self.all("BEGIN IMMEDIATE" if writes else "BEGIN")
+            try:
+                self._check_served()  # a queue manager may have begun during the wait; from here on none can begin
+                yield
+                self.commit()
+            except BaseException as error:
+                self._roll_back()
+                if isinstance(error, StoreFull) and not self._has_gap:
+                    self._log.empty()  # for the next transaction
+                raise
+        finally:
+            if not durable:
+                self._set_synchronous(True)
+
+    def _check_served(self) -> None:
+        if self._is_served():
+            raise StoreServed(f"{self.path}: an `ordack serve` runs on it, which has to be asked for this")
+
+    def _set_synchronous(self, is_synced: bool) -> None:
+        self.connection.pragma("synchronous", "full" if is_synced else "normal")
+        self._log.is_synced = is_synced
 
     def empty_log(self) -> bool:
-        """Have the write-ahead log give its room back, unless a reader pins it; before the next transaction if one is
-        running. Only who may write to the store does that. Does a reader pin it, as far as is known?"""
+        """Let the write-ahead log give its room back, unless a reader pins it; before the next transaction if one is
+        running. Only writers can do so. Does a reader pin the log, as far as is known?"""
         if self.is_read_only or self._is_served():
-            return True  # only writers can say
-        self._log_is_long = not self.connection.get_autocommit()
+            return True
+        self._log_is_long = self.in_transaction()
         if not (self._log_is_long or self._in_doubt or self._has_gap):
             self._log.empty()
         return self._log.is_kept
 
-    def check_served(self) -> None:
-        """Raise StoreServed if another process runs a queue manager on it."""
-        if self._is_served():
-            raise StoreServed(f"{self.path}: an `ordack serve` runs on it, which has to be asked for this")
-
-    def set_synchronous(self, is_synced: bool) -> None:
-        """Have commits wait for the disk, or not."""
-        self.connection.pragma("synchronous", "full" if is_synced else "normal")
-        self._log.is_synced = is_synced
-
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Within a transaction: what is written inside is undone if an exception leaves it, and nothing else is."""
+        """Within a transaction: an exception that leaves the block undoes the writes of the block, and no others."""
         self.all("SAVEPOINT attempt")
         try:
             yield
         except BaseException:
             self.rolled_back += 1
-            if not self.connection.get_autocommit():  # SQLite itself has ended it all after some errors
+            if self.in_transaction():
                 self.connection.execute("ROLLBACK TO attempt")
                 self.connection.execute("RELEASE attempt")
             raise
@@ -298,20 +289,20 @@ class Database:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """What is read inside is of one moment. Nobody has to wait for that; nothing may be written."""
-        if not self.connection.get_autocommit():
+        """All reads inside are of one moment. Nobody waits for that; nothing may be written."""
+        if self.in_transaction():
             yield
             return
         self.all("BEGIN")
         try:
             yield
         finally:
-            if not self.connection.get_autocommit():  # SQLite itself has ended it after some errors
+            if self.in_transaction():
                 self.connection.execute("ROLLBACK")
 
     def commit(self) -> None:
-        """End the running transaction. If the disk fails in that, all of it may be in the log already, where only the
-        next process to recover the log would find it."""
+        """End the running transaction. If the disk fails meanwhile, all of it may be in the log already, where only the
+        next process that recovers the log would find it."""
         syncs, began = self.work.syncs, time.perf_counter_ns()
         try:
             with self.errors():
@@ -329,20 +320,14 @@ class Database:
             self.work.commit_us = (time.perf_counter_ns() - began) // 1000
             self.work.commits.add(self.work.commit_us)
 
-    def undo(self, error: BaseException) -> None:
-        """End the running transaction for this error."""
-        self._roll_back()
-        if isinstance(error, StoreFull) and not self._has_gap:
-            self._log.empty()  # for the next one
-
     def _roll_back(self) -> None:
         self.rolled_back += 1
-        if not self.connection.get_autocommit():  # SQLite itself has ended it after some errors
+        if self.in_transaction():
             self.connection.execute("ROLLBACK")
 
     def _end_doubt(self) -> None:
-        """Make sure that a transaction whose end is unknown has not happened: the next one takes its place in the log,
-        which is all on the disk then. Raises StoreUnknown."""
+        """Make sure that a transaction in doubt has not happened: the next transaction takes its place in the log, all
+        of which is on the disk then. Raises StoreUnknown."""
         try:
             self.all("BEGIN IMMEDIATE")
             try:
@@ -359,12 +344,13 @@ class Database:
         self._in_doubt = self._has_gap = False
 
     def _failed(self, error: apsw.Error) -> None:
-        """Remember it if this may have been a sync: what was to be synced may be missing on the disk for good."""
+        """After a failed sync, data may be missing on the disk for good."""
         if may_be_a_sync(error):
             self._has_gap = True
 
     def touch(self) -> None:
-        """Within a transaction: change something, so that its end makes durable what was written before without it."""
+        """Within a transaction: write something, so that its commit makes durable what earlier transactions without a
+        sync have written."""
         self.all("UPDATE settings SET value = value + 1 WHERE name = 'receiver'")  # it may skip some
 
     def changed(self) -> bool:
@@ -389,8 +375,8 @@ class Database:
 
     @staticmethod
     def among(column: str, keys: Iterable[int]) -> tuple[str, tuple[Any, ...]]:
-        """A condition, with its arguments: the column is one of these keys. Those without a gap, as they are where many
-        messages go together, cost SQLite half as much as others."""
+        """A condition with its arguments: the column has one of these keys. Keys without a gap, as many messages
+        at once have, cost SQLite half as much as others."""
         known = list(keys)
         first, last = min(known, default=0), max(known, default=-1)
         if last - first + 1 == len(set(known)):
@@ -399,22 +385,21 @@ class Database:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """What SQLite raises inside is raised as StoreError, in words."""
+        """Raise errors of SQLite as StoreError, in words."""
         try:
             yield
         except apsw.Error as error:
             self.explain(error)
 
     def explain(self, error: apsw.Error) -> NoReturn:
-        """Raise it in words."""
-        if not isinstance(error, REFUSALS):
-            self._failed(error)
+        """Raise an error of SQLite in words."""
+        self._failed(error)
         raise explained(error, self.path) from error
 
     def all(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
         try:
             return self.connection.execute(sql, arguments).fetchall()
-        except apsw.Error as error:  # `errors` in its place would cost a microsecond
+        except apsw.Error as error:  # `errors` would cost a microsecond
             self.explain(error)
 
     def column(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
@@ -436,9 +421,9 @@ class Database:
         rows: Sequence[tuple[int, tuple[Any, ...], Sequence[bytes | bytearray]]],
         place: int,
     ) -> int:
-        """Insert packets, in order, and count them in their queues; how many there are. table: of the queues. rows: the
+        """Insert packets, in order, count them in their queues, and give their number. table: of the queues. rows: the
         queue of a packet, its values, and more packets, which differ only in numbers that count on. The statement `one`
-        takes the values of a row, the packet at `place`; `run` takes an array of all packets there."""
+        takes the values of a row, with the packet at `place`; `run` takes an array of all packets there."""
         come = []
         for has_more, group in itertools.groupby(rows, lambda row: bool(row[2])):
             inserts = []
@@ -454,8 +439,8 @@ class Database:
     def tally(
         self, table: str, come: Iterable[tuple[int, int, int]] = (), gone: Iterable[tuple[int, int, int]] = ()
     ) -> None:
-        """Count messages that have come into queues, and that have left them, in the same transaction. table: of the
-        queues; of messages the queue's identifier, how many there are, and their bytes."""
+        """Count messages that have come into queues and left queues, in the same transaction. table: of the queues.
+        come, gone: a queue's identifier, a number of messages, and their bytes."""
         changes: dict[int, tuple[int, int]] = {}
         for sign, messages in ((1, come), (-1, gone)):
             for queue, number, size in messages:

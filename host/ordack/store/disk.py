@@ -45,11 +45,6 @@ NO_SYNCS = (
 )  # failures after which the log is as it was
 
 
-# What SQLite raises where the disk has not failed.
-REFUSALS = (
-    *(apsw.BusyError, apsw.FullError, apsw.NotADBError, apsw.CorruptError),
-    *(apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError),
-)
 PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
 
 
@@ -290,7 +285,9 @@ def explained(error: apsw.Error, path: Path) -> StoreError:
         )
     if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
         return StoreError(f"{path} is damaged, or no store at all")
-    if isinstance(error, REFUSALS):
+    if isinstance(error, apsw.ConnectionClosedError):
+        return StoreError(f"{path} is closed: open it again, with a new Client or Store")
+    if isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError)):
         return StoreError(f"cannot open {path}: check the permissions of the folder and of the files in it")
     return StoreError(f"{path}: {error}")
 

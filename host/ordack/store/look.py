@@ -79,8 +79,7 @@ class ReadOnlyDatabase(Database):
     def _prepare(self, busy_timeout: float) -> None:
         with self.errors():
             self.connection.set_busy_handler(patience(busy_timeout))
-            self._check_program()
-        self._check_version()
+            self._check_format()
         self.guid = self.one("SELECT value FROM settings WHERE name = 'guid'")
 
     @contextlib.contextmanager

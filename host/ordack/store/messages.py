@@ -19,7 +19,7 @@ from ordack.store.disk import StoreError, StoreUnknown, first_piece
 from ordack.store.schema import POISON, SUBQUEUE
 
 if TYPE_CHECKING:
-    from ordack.store.database import Database, Locks
+    from ordack.store.database import Database
 
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
 RANKS = range(8)  # 7 - priority
@@ -116,9 +116,8 @@ _END = 1 << 62  # above all lookup ids
 class ReceiveLocks:
     """What this store object has taken, and what all others have. database: the store's file, whose users may take."""
 
-    def __init__(self, locks: Locks, database: Path) -> None:
+    def __init__(self, database: Path) -> None:
         self.mine: set[int] = set()
-        self._locks = locks
         self._database = database
         self._file: int | None = None
 
@@ -155,11 +154,17 @@ class ReceiveLocks:
             os.close(file)
         return self.mine | found if found else self.mine
 
+    def close(self) -> None:
+        """Release all locks."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        self.mine.clear()
+
     def _set(self, kind: int, keys: list[int]) -> None:
         if self._file is None:
             self._file = self._opened(os.O_RDWR | os.O_CREAT)
             assert self._file is not None
-            self._locks.keep(self._file)
         first = last = keys[0]
         if keys[-1] - first + 1 == len(keys):  # as a rule
             last, keys = keys[-1], keys[:1]
@@ -171,7 +176,7 @@ class ReceiveLocks:
 
     def _opened(self, flags: int) -> int | None:
         """The file; None if it is not there, and is not to be made."""
-        path = self._locks.folder / RECEIVE_LOCK
+        path = self._database.with_name(RECEIVE_LOCK)
         try:
             is_new = not path.exists()
             file = os.open(path, flags, 0o644)
@@ -238,6 +243,7 @@ class Messages:
         if self._receive_locks.mine:
             with contextlib.suppress(StoreError):
                 self.put_back(set(self._receive_locks.mine))
+        self._receive_locks.close()
 
     def _free(self) -> str:
         """The condition for messages that nobody has in his hands now."""
