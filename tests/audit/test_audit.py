@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from ordack.audit import replay, stages, tasks
-from ordack.audit.result import KINDS, OUTCOMES, REJECTS, Result, Word
+from ordack.audit.result import KINDS, OUTCOMES, REJECTS, AuditResult, Word
 from ordack.capture import columnar
 from ordack.cli import audit
 from ordack.pipeline import spark
@@ -29,11 +29,11 @@ from tests.support.command import ordack
 START = 1_800_000_000  # s since 1970: the capture's first frame
 
 
-def kinds(result: Result) -> list[str]:
+def kinds(result: AuditResult) -> list[str]:
     return [item.kind for item in result.violations]
 
 
-def audited(paths: list[Path], rows: int) -> Result:
+def audited(paths: list[Path], rows: int) -> AuditResult:
     """In batches of so many rows."""
     files = list(map(str, paths))
     auditor = replay.Auditor(replay.start_of(files))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build
-from ordack.capture.one_by_one import WRAPPED, FoundPacket, Tally, packets
+from ordack.capture.reading import WRAPPED, FoundPacket, Tally, packets
 
 from tests.support.capture_files import (
     CLIENT,

@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 import zstandard
 from ordack.audit import tasks
-from ordack.capture import columnar, packed
+from ordack.capture import columnar, reading
 
 from tests.support import shares
 from tests.support.command import ordack
@@ -124,7 +124,7 @@ def test_what_is_packed_is_not_unpacked_into_memory(plain: Path, tmp_path: Path,
         file.write(pack(head + frame * 4000))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with path.open("rb") as file:
-        unpacked, damage = packed.unpack(file, file.read(4))
+        unpacked, damage = reading.unpack(file, file.read(4))
     with unpacked:
         assert (unpacked.seek(0, 2), damage) == (len(head) + 4000 * len(frame), "")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 140 << 10  # KiB
@@ -134,7 +134,7 @@ def test_what_is_too_large_ends_with_a_reason(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(bytes(10_000_000)))
     with path.open("rb") as file:
-        unpacked, damage = packed.unpack(file, file.read(4), 1_000_000)
+        unpacked, damage = reading.unpack(file, file.read(4), 1_000_000)
     with unpacked:
         assert unpacked.seek(0, 2) < 6_000_000
     assert "there is more in it than" in damage

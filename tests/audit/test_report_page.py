@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ordack.audit import html_page, tasks
-from ordack.audit.result import Result
+from ordack.audit.result import AuditResult
 
 from tests.support import capture_generator
 
@@ -19,7 +19,7 @@ HOSTILE = "DIRECT=OS:plant\\private$\\<script>alert(1)</script><img src=x onerro
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+def result(tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
     capture = capture_generator.generate(21, tmp_path_factory.mktemp("captures"), violations=True, faults=[])
     return tasks.run(capture.paths)
 
@@ -33,7 +33,7 @@ def _table(page: str, section: str) -> list[list[str]]:
     ]
 
 
-def test_the_page_says_what_the_result_says(result: Result, tmp_path: Path) -> None:
+def test_the_page_says_what_the_result_says(result: AuditResult, tmp_path: Path) -> None:
     path = tmp_path / "audit.html"
     html_page.write(result, path)
     page = path.read_text("utf-8")
@@ -50,7 +50,7 @@ def test_the_page_says_what_the_result_says(result: Result, tmp_path: Path) -> N
     assert [row[0] for row in _table(page, "files")] == result.paths
 
 
-def test_a_hostile_name_stays_text(result: Result, tmp_path: Path) -> None:
+def test_a_hostile_name_stays_text(result: AuditResult, tmp_path: Path) -> None:
     path = tmp_path / "audit.html"
     [first, *others] = result.worst
     stream = first.stream._replace(destination_queue=HOSTILE)
@@ -64,7 +64,7 @@ def test_a_hostile_name_stays_text(result: Result, tmp_path: Path) -> None:
 
 
 def test_a_report_is_written_whole_or_not_at_all(
-    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    result: AuditResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "audit.html"
     path.write_text("the last one")
@@ -80,7 +80,7 @@ def test_a_report_is_written_whole_or_not_at_all(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_report_takes_the_place_of_no_link_and_of_no_device(result: Result, tmp_path: Path) -> None:
+def test_a_report_takes_the_place_of_no_link_and_of_no_device(result: AuditResult, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("the last one")
     link, pipe = tmp_path / "link", tmp_path / "pipe"
     link.symlink_to("page.html")

@@ -25,7 +25,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build, headers, parse
-from ordack.capture import columnar, one_by_one
+from ordack.capture import columnar, reading
 from ordack.config.config import PORT, Config
 from ordack.server import record
 from ordack.server.record import Recorder
@@ -94,7 +94,7 @@ def bodies(paths: Iterable[Path]) -> list[bytes]:
     found = []
     for path in paths:
         with path.open("rb") as file:
-            packets = [parse.parse(cut.data) for cut in one_by_one.packets(file) if not cut.problem]
+            packets = [parse.parse(cut.data) for cut in reading.packets(file) if not cut.problem]
         found += [bytes(packet.properties.body) for packet in packets if isinstance(packet, headers.UserMessage)]
     return found
 
@@ -297,11 +297,11 @@ def test_after_a_power_cut_all_readers_have_what_is_whole(tmp_path: Path) -> Non
         wanted = sum(size <= len(data) and data[:size] == whole[:size] for size in sizes)
         cut.write_bytes(data)
         found: list[bytes] = []
-        with contextlib.suppress(one_by_one.CaptureError), cut.open("rb") as opened:
-            found.extend(item.data for item in one_by_one.packets(opened))
+        with contextlib.suppress(reading.CaptureError), cut.open("rb") as opened:
+            found.extend(item.data for item in reading.packets(opened))
         assert found == packets[:wanted]
         decoder = columnar.Decoder([str(cut)])
-        assert message_ids(columnar.read_on(decoder, 64, ("kind", "message_id"), True)) == list(range(wanted))
+        assert message_ids(decoder.batches(64, ("kind", "message_id"), finish=True)) == list(range(wanted))
         assert bool(decoder.damages) == (data not in (whole, whole[: sizes[2]]))
 
 

@@ -24,7 +24,7 @@ import dpkt
 import pyarrow as pa
 from ordack.audit import follow, tasks
 from ordack.audit.follow import Follower
-from ordack.audit.result import Result
+from ordack.audit.result import AuditResult
 from ordack.capture import columnar
 
 from tests.support.capture_files import pcap, segment, syn
@@ -49,14 +49,14 @@ def several_files(seed: int, folder: Path) -> list[Path]:
     )
 
 
-def follow_all(follower: Follower) -> Result | None:
+def follow_all(follower: Follower) -> AuditResult | None:
     try:
         return [result for _, result in follower.reports(once=True)][-1]
     except tasks.CaptureUnusable:
         return None
 
 
-def same(found: Result | None, paths: list[Path]) -> None:
+def same(found: AuditResult | None, paths: list[Path]) -> None:
     """All that there is, except what has no frame: that is read when it has one."""
     try:
         wanted = tasks.run([path for path in paths if columnar.first_time(str(path)) != float("inf")])
@@ -64,7 +64,7 @@ def same(found: Result | None, paths: list[Path]) -> None:
         assert found is None
         return
     assert found is not None
-    for field in dataclasses.fields(Result):
+    for field in dataclasses.fields(AuditResult):
         assert getattr(found, field.name) == getattr(wanted, field.name), field.name
 
 
@@ -246,7 +246,7 @@ def test_a_connection_that_has_ended_is_forgotten_and_the_verdicts_stay(
     found = follow_all(Follower(folder, tmp_path / "checkpoint", step_bytes=1))
     wanted = tasks.run([folder / path.name for path in sources])
     assert found is not None
-    for field in dataclasses.fields(Result):
+    for field in dataclasses.fields(AuditResult):
         if field.name != "connections":
             assert numbered_anew(getattr(found, field.name)) == numbered_anew(getattr(wanted, field.name)), field.name
 

@@ -25,7 +25,6 @@ NEEDY = {
         "ordack.audit.",
         "ordack.reconcile.",
         "ordack.capture.columnar",
-        "ordack.capture.merging",
     ),
 }
 ABSENT = """

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 from ordack.audit import tasks
-from ordack.audit.result import Result
+from ordack.audit.result import AuditResult
 
 
 class Rows:
@@ -55,6 +55,6 @@ class Rows:
         return [row for own in self._partitions for row in own.to_pylist()]
 
 
-def run(paths: Sequence[str | Path], parts: int) -> Result:
+def run(paths: Sequence[str | Path], parts: int) -> AuditResult:
     """The audit in so many shares."""
     return tasks.run(paths, spark=cast("Any", Rows()), parts=parts)

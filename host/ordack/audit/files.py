@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ordack.audit.result import (
-    Result,
+    AuditResult,
     SenderReport,
     SequenceId,
     StreamKey,
@@ -66,7 +66,7 @@ SCHEMAS = {
 _BATCH_ROWS = 16384
 
 
-def table(name: str, result: Result) -> Iterator[Row]:
+def table(name: str, result: AuditResult) -> Iterator[Row]:
     """The rows of one of SCHEMAS."""
     match name:
         case "violations" | "unknown":
@@ -80,7 +80,7 @@ def table(name: str, result: Result) -> Iterator[Row]:
             return (_sender(result, report) for report in result.senders)
 
 
-def finding(result: Result, item: Violation | Unknown) -> Row:
+def finding(result: AuditResult, item: Violation | Unknown) -> Row:
     """A violation, or what is not known; then `text` says what may be missing."""
     text, rule = (item.text, item.rule) if isinstance(item, Violation) else (item.reason, "")
     return {
@@ -112,7 +112,7 @@ def _sequences(report: StreamReport) -> Iterator[Row]:
         yield {**_counts(sequence, "sequences"), **_named(report.stream, sequence.sequence)}
 
 
-def _sender(result: Result, report: SenderReport) -> Row:
+def _sender(result: AuditResult, report: SenderReport) -> Row:
     """All streams of a source queue manager together."""
     return {**asdict(report), "name": result.names.of(report.source_queue_manager)}
 
@@ -134,7 +134,7 @@ def _named(stream: StreamKey | None, sequence: SequenceId | None) -> Row:
     }
 
 
-def save(result: Result, folder: Path) -> None:
+def save(result: AuditResult, folder: Path) -> None:
     """Write everything; a file is replaced as a whole. Raises OSError."""
 
     def write_table(name: str, path: Path) -> None:
@@ -186,7 +186,7 @@ def time_text(time: int) -> str:
     return datetime.fromtimestamp(time // 10**6, UTC).strftime("%Y-%m-%d %H:%M:%S") + f".{time % 10**6:06d}"
 
 
-def _legible_finding(result: Result, item: Violation) -> dict[str, Any]:
+def _legible_finding(result: AuditResult, item: Violation) -> dict[str, Any]:
     """A violation for JSON: times as text."""
     found = finding(result, item)
     for packet in found["packets"]:
@@ -194,7 +194,7 @@ def _legible_finding(result: Result, item: Violation) -> dict[str, Any]:
     return found
 
 
-def text_of(result: Result, violations_max: int = 20) -> list[str]:
+def text_of(result: AuditResult, violations_max: int = 20) -> list[str]:
     """For people: lines; the last one is the verdict."""
     summary = result.summary
     said = {
@@ -238,7 +238,7 @@ def stream_text(stream: StreamKey, names: PeerNames) -> str:
     return names.added(f"{legible(stream.source_queue_manager)} to {legible(stream.destination_queue)}")
 
 
-def streams_text(result: Result) -> list[str]:
+def streams_text(result: AuditResult) -> list[str]:
     """A table of the streams with most trouble. A stream's name has a line of its own: it is as wide as a terminal."""
     headings = ("messages", "resends", "rejects", "unsettled", "violations", "unknown")
     lines = ["  ".join(headings)]

@@ -32,10 +32,10 @@ import pyarrow as pa
 from _mqqb import ffi
 
 from ordack.audit import replay, tasks
-from ordack.audit.result import Result, count_text
+from ordack.audit.result import AuditResult, count_text
 from ordack.capture import columnar
-from ordack.capture.merging import WINDOW_NS
-from ordack.capture.packed import SUFFIXES
+from ordack.capture.columnar import WINDOW_NS
+from ordack.capture.reading import SUFFIXES
 
 MARK = "follow.json"  # in the checkpoint: what it is for
 STATE_FORMAT = 1  # of states, but for the structures of C
@@ -96,7 +96,7 @@ class State:
         self.auditor.forget(ENDED_S, QUIET_S)
         self.step += 1
 
-    def result(self) -> Result:
+    def result(self) -> AuditResult:
         """What the audit says if the capture ends here. Nothing can be read afterwards. Raises CaptureUnusable."""
         self._feed(finish=True)
         result = tasks.result_of(self.decoder.paths, [self.auditor.partial()])
@@ -104,7 +104,8 @@ class State:
         return result
 
     def _feed(self, finish: bool = False, hold: bool = True) -> None:
-        self.auditor.take(columnar.read_on(self.decoder, replay.BATCH_ROWS, replay.COLUMNS, finish, hold=hold))
+        batches = self.decoder.batches(replay.BATCH_ROWS, replay.COLUMNS, finish=finish, hold=hold)
+        self.auditor.take(batches)
 
 
 class Follower:
@@ -167,7 +168,7 @@ class Follower:
         files = count_text(len(self._files(number)[1]), "file")
         return f"going on in {self.checkpoint} behind step {number}: {files} read"
 
-    def reports(self, once: bool, stop: Callable[[], bool] = lambda: False) -> Iterator[tuple[int, Result]]:
+    def reports(self, once: bool, stop: Callable[[], bool] = lambda: False) -> Iterator[tuple[int, AuditResult]]:
         """Do what there is to do in this process; the step and what it shows, whenever nothing more waits and at the
         end. once: only with the files that are there now, complete or not; else until `stop` says so. Raises
         CaptureUnusable if there is nothing to say at the end of `once`.
@@ -197,7 +198,7 @@ class Follower:
         elif once and not state.step:
             raise tasks.CaptureUnusable(f"there is no capture with a frame in {self.folder}")
 
-    def _report(self, step: int, once: bool) -> Iterator[tuple[int, Result]]:
+    def _report(self, step: int, once: bool) -> Iterator[tuple[int, AuditResult]]:
         """Nothing while other captures may come, if none so far has a frame of ours."""
         try:
             yield step, self._load(step).result()

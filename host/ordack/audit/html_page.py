@@ -17,7 +17,7 @@ from pathlib import Path
 from string import Template
 
 from ordack.audit.files import finding, foreign_text, time_text, write_whole
-from ordack.audit.result import Result, StreamReport, Unknown, Violation, count_text
+from ordack.audit.result import AuditResult, StreamReport, Unknown, Violation, count_text
 from ordack.config.names import legible
 
 FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report
@@ -49,13 +49,13 @@ _STREAM_HEADINGS = (
 )  # fmt: skip
 
 
-def write(result: Result, path: Path) -> None:
+def write(result: AuditResult, path: Path) -> None:
     """Write the report of this audit to path, whole or not at all. Raises OSError."""
     text = _page(result)
     write_whole(path, lambda aside: aside.write_text(text, "utf-8"))
 
 
-def _page(result: Result) -> str:
+def _page(result: AuditResult) -> str:
     summary, verdict = result.summary, result.verdict
     violations, unknowns = (sum(summary[name].values()) for name in ("violations", "unknown"))
     figures = [(name.replace("_", " ").capitalize(), summary[name]) for name in _FIGURES]
@@ -86,7 +86,7 @@ def _page(result: Result) -> str:
     )
 
 
-def _advice(result: Result) -> str:
+def _advice(result: AuditResult) -> str:
     """Markup: what the verdict means, and what to do."""
     summary, verdict = result.summary, result.verdict
     kinds = {kind: count for kind, count in summary["violations"].items() if count}
@@ -123,7 +123,7 @@ def _advice(result: Result) -> str:
     )
 
 
-def _stream(result: Result, report: StreamReport) -> tuple[str | int, ...]:
+def _stream(result: AuditResult, report: StreamReport) -> tuple[str | int, ...]:
     return (
         result.names.added(report.stream.source_queue_manager),
         report.stream.destination_queue,
@@ -139,13 +139,13 @@ def _stream(result: Result, report: StreamReport) -> tuple[str | int, ...]:
     )
 
 
-def _findings(result: Result, items: Sequence[Violation | Unknown], total: int) -> str:
+def _findings(result: AuditResult, items: Sequence[Violation | Unknown], total: int) -> str:
     shown = items[:FINDINGS_MAX]
     headings = "Kind", "Source", "Destination queue or connection", "Sequence", "Number", "What", "Packets"
     return _table(_count_shown(len(shown), total), headings, [_finding(result, item) for item in shown])
 
 
-def _finding(result: Result, item: Violation | Unknown) -> tuple[str | int, ...]:
+def _finding(result: AuditResult, item: Violation | Unknown) -> tuple[str | int, ...]:
     row = finding(result, item)
     source, where = "", row["connection"]
     if item.stream is not None:

@@ -22,8 +22,7 @@ import numpy as np
 from _mqqb import ffi, lib
 from numpy.typing import NDArray
 
-from ordack.audit.findings import withdraw
-from ordack.audit.reports import Partial, Structure
+from ordack.audit.reports import Partial, Structure, withdraw
 from ordack.audit.result import count_text
 from ordack.capture import columnar
 

@@ -65,8 +65,8 @@ KINDS = (
 REJECTS = ("duplicate", "hole", "old_sequence", "sequence_start_missing")
 
 
-class Packet(NamedTuple):
-    """Where a packet is. file: index in Result.paths. frame: from 1, in which the packet begins. time: ns since
+class PacketPlace(NamedTuple):
+    """Where a packet is. file: index in AuditResult.paths. frame: from 1, in which the packet begins. time: ns since
     1970."""
 
     file: int
@@ -120,8 +120,8 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class Violation:
     """kind: of KINDS. stream, sequence: None if it is the connection that shows it. connection: index in
-    Result.connections. number: TxSequenceNumber, 0 if none. rule: numbers of the rules. packets: those that show it,
-    in order."""
+    AuditResult.connections. number: TxSequenceNumber, 0 if none. rule: numbers of the rules. packets: the evidence, in
+    order."""
 
     kind: str
     stream: StreamKey | None
@@ -130,7 +130,7 @@ class Violation:
     number: int
     text: str
     rule: str
-    packets: tuple[Packet, ...]
+    packets: tuple[PacketPlace, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Unknown:
     connection: int
     number: int
     reason: str
-    packets: tuple[Packet, ...]
+    packets: tuple[PacketPlace, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class SenderReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AuditResult:
     """summary: the JSON object of `ordack audit --json`. paths: the files, in the order of their first frames.
 
     damages: (path, text) for what could not be read. violations, unknowns: at most 1,000 of a kind for a stream are

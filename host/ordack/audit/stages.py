@@ -21,12 +21,9 @@ import pyarrow as pa
 from _mqqb import ffi, lib
 from numpy.typing import NDArray
 
-from ordack.audit.findings import STRAY
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor
-from ordack.audit.reports import Partial
-from ordack.capture import columnar
-from ordack.capture.columnar import Chunk, Damage, Gathered
-from ordack.capture.merging import HEAD_BYTES, Routed, Router
+from ordack.audit.reports import STRAY, Partial
+from ordack.capture.columnar import HEAD_BYTES, Chunk, Damage, Decoder, Gathered, Routed, Router
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +96,7 @@ def partials(spark: SparkSession, files: Sequence[str], start: int, shares: int)
 
 def route(file: int, path: str) -> Iterator[tuple[int, int, NDArray[np.uint64], bytes] | Report]:
     """Pieces of a file: number, first moment, connections (key, bytes), packed frames; and at last the report."""
-    router = Router(file, path, (0, 1), None)
+    router = Router(file, path)
     connections, managers = [np.zeros((0, 2), np.uint64)], [np.zeros((0, 3), np.uint64)]
     number, waiting = 0, list[Routed]()
     while not router.ended:
@@ -303,7 +300,7 @@ def _replay_task(
         )
     )
     auditor = Auditor(start, strays)
-    auditor.take(columnar.gathered(files, read, chunks, BATCH_ROWS, COLUMNS))
+    auditor.take(Decoder(files).gathered(read, chunks, BATCH_ROWS, COLUMNS))
     # In pieces: of what comes to the driver, Spark's JVM holds several copies of a row. size: with the last one.
     data = pickle.dumps(auditor.partial(), pickle.HIGHEST_PROTOCOL)
     packed = pa.Codec("zstd", 1).compress(data, asbytes=True)

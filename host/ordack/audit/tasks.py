@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ordack.audit.findings import finding
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor, start_of
-from ordack.audit.reports import Partial, sender_reports
-from ordack.audit.result import KINDS, Result, StreamReport, Unknown, Violation, count_text
+from ordack.audit.reports import Partial, finding, sender_reports
+from ordack.audit.result import KINDS, AuditResult, StreamReport, Unknown, Violation, count_text
 from ordack.capture import columnar
 from ordack.config.paths import is_local, total_size
 
@@ -44,7 +43,7 @@ def run(
     spark: SparkSession | None = None,
     parts: int | None = None,
     progress: Progress | None = None,
-) -> Result:
+) -> AuditResult:
     """Audit files that are one capture together.
 
     spark: its tasks do it, if it is divided; else this process does. parts: into how many shares the connections are
@@ -76,7 +75,7 @@ def shares(size: int, places: int | None) -> int:
 def _problem(path: str) -> str:
     """Why there is nothing to look at in this file."""
     decoder = columnar.Decoder([path])
-    for _ in columnar.read_on(decoder, BATCH_ROWS, COLUMNS, finish=True):
+    for _ in decoder.batches(BATCH_ROWS, COLUMNS, finish=True):
         pass
     why = [damage.text for damage in decoder.damages]
     if decoder.unread:
@@ -90,7 +89,7 @@ def _problem(path: str) -> str:
     return f"{path}: {'; '.join(why) or 'there is no frame in it'}"
 
 
-def require_packets(result: Result) -> None:
+def require_packets(result: AuditResult) -> None:
     """Raises CaptureUnusable if there was no packet of the protocol, so that nothing could be judged."""
     if result.summary["packets"]:
         return
@@ -107,7 +106,7 @@ def require_packets(result: Result) -> None:
     raise CaptureUnusable(f"there was nothing to judge: no packet of the protocol in {files} ({seen}){damages}")
 
 
-def result_of(paths: Sequence[str], partials: Sequence[Partial]) -> Result:
+def result_of(paths: Sequence[str], partials: Sequence[Partial]) -> AuditResult:
     """What all tasks together say of the files. Raises CaptureUnusable."""
     if not any(partial.frames for partial in partials):
         raise CaptureUnusable("; ".join(map(_problem, paths)) or "there is no capture")
@@ -122,7 +121,7 @@ def result_of(paths: Sequence[str], partials: Sequence[Partial]) -> Result:
     streams = sorted((report for partial in partials for report in partial.reports()), key=lambda one: one.stream)
     # Each task knows of all files; one that saw no row does not tell.
     gaps = max((partial.gaps for partial in partials), key=len)
-    result = Result(
+    result = AuditResult(
         summary=_summary(partials, streams),
         paths=list(paths),
         damages=[],
@@ -145,7 +144,7 @@ def _trouble(report: StreamReport) -> tuple[int, ...]:
 
 
 def _summary(partials: Sequence[Partial], streams: Sequence[StreamReport]) -> dict[str, Any]:
-    """Without what Result.add_damages says."""
+    """Without what AuditResult.add_damages says."""
     counts = np.sum([partial.kind_counts for partial in partials], axis=0)
     violations, unknowns = (Counter(dict(zip(KINDS, of_kinds))) for of_kinds in counts.tolist())
     total = Counter[str]()

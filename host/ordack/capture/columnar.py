@@ -11,9 +11,7 @@ from mqqb import guids, headers
 from mqqb import names as wire_names
 from numpy.typing import NDArray
 
-from ordack.capture import packed
-from ordack.capture.merging import WINDOW_NS, Merge, Routed, Router, bytes_of, earliest, listed, size_of
-from ordack.capture.reading import CaptureFile, Tables
+from ordack.capture.reading import UNPACKED_MAX, CaptureFile, Tables
 from ordack.config.paths import each
 
 Words = NDArray[np.uint32]
@@ -86,6 +84,134 @@ class Chunk(NamedTuple):
     data: bytes
 
 
+# ---- frames by their moments
+
+Routed = NDArray[Any]
+
+WINDOW_NS: int = lib.MQQB_CAPTURE_WINDOW
+ROUTED = np.dtype(
+    [
+        ("key", "u8"),
+        ("managers", "u8", 2),
+        ("place", "u8"),
+        ("time", "i8"),
+        ("moment", "i8"),
+        ("file", "u4"),
+        ("frame", "u4"),
+        ("link", "u4"),
+        ("size", "u4"),
+        ("wire", "u4"),
+        ("rank", "u4"),
+    ]
+)
+HEAD_BYTES = ffi.sizeof("mqqb_capture_frame")
+_ROUTED_FRAMES = 1 << 12  # at once
+_KEPT_BYTES = 32 << 20  # of a file that was read, which stay in this process's memory
+_STEP_BYTES = 16 << 20  # of a file that are read at once, if few frames are of port 1801
+
+
+class Merge:
+    """Frames that wait for others before them."""
+
+    def __init__(self, rows: Routed | None = None) -> None:
+        self.waiting = np.empty(0, ROUTED) if rows is None else rows
+        self._new: list[Routed] = []
+
+    def add(self, rows: Routed) -> None:
+        """rank: the number of the file."""
+        if len(rows):
+            self._new.append(rows)
+
+    def pending(self) -> Routed:
+        """All that wait, in order; to be changed in place."""
+        if self._new:
+            rows = np.concatenate([self.waiting, *self._new])
+            self._new.clear()
+            moments, ranks = rows["moment"], rows["rank"]
+            if (moments[1:] < moments[:-1]).any() or (ranks != ranks[0]).any():
+                rows = rows[np.lexsort((rows["frame"], ranks, moments))]
+            self.waiting = rows
+        return self.waiting
+
+    def take(self, moment: int | None) -> Routed:
+        """Those before this moment, in order; None: all."""
+        rows = self.pending()
+        cut = len(rows) if moment is None else int(np.searchsorted(rows["moment"], moment))
+        self.waiting = rows[cut:]
+        return rows[:cut]
+
+
+class Router:
+    """A file whose frames of port 1801 are looked for, from its beginning on.
+
+    latest: the greatest time so far, -1 if there is no frame; what comes later has no moment more than WINDOW_NS before
+    it. first: the time of the first frame. damage: why the file could be read only in part.
+    """
+
+    def __init__(self, number: int, path: str, part: int = 0, parts: int = 1) -> None:
+        self.number, self.path = number, path
+        self.file = CaptureFile(path)
+        self.c = c = ffi.new("mqqb_capture *")
+        self._pointers = ffi.new("uint8_t *[]", [self.file.pointer] * (number + 1))
+        c.files, c.file, c.capacity = ffi.cast("const uint8_t *const *", self._pointers), number, 16
+        c.part, c.parts = part, parts
+        c.connections_size, c.segments_size = 1, 2  # of which none is made
+        self._table = np.empty(_ROUTED_FRAMES, ROUTED)
+        self.latest: int = -1
+        self.first: int = -1
+        self.ended = False
+        self._released = 0
+        self.damage = ""
+        lib.mqqb_capture_start(c)
+
+    def more(self) -> Routed:
+        """Some of the next frames; at first, only one is looked at."""
+        c = self.c
+        c.routed, c.routed_size = ffi.from_buffer("mqqb_capture_routed[]", self._table), len(self._table)
+        c.routed_used = 0
+        c.pause = min(c.cursor + (_STEP_BYTES if c.frames else 1), max(self.file.size, 1))
+        status = self.file.read(c)
+        paused = status == lib.MQQB_CAPTURE_PAUSE and c.cursor < self.file.size
+        self.ended = status != lib.MQQB_CAPTURE_ROWS and not paused
+        if status < 0:
+            self.damage = self.file.error(c.cursor, c.frame, status)
+        elif self.ended and c.cursor >= self.file.size:
+            self.damage = self.file.damage
+        if c.frames:
+            self.first = c.time if self.first < 0 else self.first
+            self.latest = c.latest
+        rows = self._table[: c.routed_used].copy()
+        rows["rank"] = self.number
+        return rows
+
+    def release(self, waiting: Routed) -> None:
+        """Give back the memory of what is behind, unless one of these frames is there."""
+        if self.c.cursor >= self._released + _KEPT_BYTES:
+            places = waiting["place"][waiting["file"] == self.number]
+            self._released = int(places.min(initial=self.c.cursor))
+            self.file.release(self._released)
+
+    def close(self) -> None:
+        """Nothing refers to the file any more. Raises OSError if an object in a bucket was replaced meanwhile."""
+        self.file.check()
+        self.file.close()
+
+
+def bytes_of(pointer: Any, rows: Routed, out: Any) -> NDArray[np.uint64]:
+    """Copies frames of a file to `out`, one behind the other. Returns their places there."""
+    which = np.arange(len(rows), dtype=np.uint32)
+    rows = np.ascontiguousarray(rows)
+    lib.mqqb_capture_gather(
+        pointer, ffi.from_buffer("mqqb_capture_routed[]", rows), ffi.from_buffer("uint32_t[]", which), len(rows), out
+    )
+    ends = np.cumsum(rows["size"].astype(np.uint64) + np.uint64(HEAD_BYTES))
+    places: NDArray[np.uint64] = ends - rows["size"]
+    return places
+
+
+# ---- packets
+
+
 def _queue_name(selector: int, raw: bytes) -> PacketQueue:
     name: wire_names.QueueName
     if selector == 7:
@@ -137,16 +263,19 @@ class Decoder(Tables):
 
     def batches(
         self,
-        tables: Sequence["_Table"],
         rows: int,
-        stop: int | None = None,
-        finish: bool = True,
+        columns: Sequence[str],
+        *,
+        finish: bool = False,
+        labels: bool = False,
+        correlations: bool = False,
         hold: bool = False,
     ) -> Iterator["PacketColumns"]:
-        """The batches of all files, or of the first `stop` bytes of each. finish: nothing follows.
+        """The packets of the paths that were added since the last call.
 
-        If something does: add it to paths, and call this again. hold: until then, frames wait that something may belong
-        before.
+        rows: of a batch at most, at least 16. columns: only these. labels, correlations: labels as text and
+        CorrelationID, too. finish: the capture ends there, and no path can be added. hold: frames wait for those of
+        later paths.
         """
         number, self._read = self._read, len(self.paths)
         self.spans = {at: span for at, span in self.spans.items() if at == number - 1}
@@ -155,27 +284,28 @@ class Decoder(Tables):
         for at, kept in self.kept.items():
             pointers[at] = kept
         self.c.files = ffi.cast("const uint8_t *const *", pointers)
-        reader = _Reader(self, tables, rows)
-        for order in self._ordered(number, pointers, stop, hold and not finish):
+        tables = [_Table(rows, columns, labels, correlations) for _ in range(2)]
+        reader = _BatchReader(self, tables, rows)
+        for order in self._ordered(number, pointers, hold and not finish):
             yield from reader.read(order)
         self.c.file, self.c.frame = max(self._read - 1, 0), self._last
         yield from reader.end(finish)
 
-    def _ordered(self, number: int, pointers: Any, stop: int | None, hold: bool) -> Iterator[Routed]:
+    def _ordered(self, number: int, pointers: Any, hold: bool) -> Iterator[Routed]:
         """The frames of the files from this one on, in the order of their moments."""
         active: list[Router] = []
         numbers = iter(range(number, self._read))
-        ahead = self._open(numbers, pointers, stop)
+        ahead = self._open(numbers, pointers)
         while ahead or active:
             if ahead and all(ahead.latest <= router.latest for router in active):
                 active.append(ahead)
-                ahead = self._open(numbers, pointers, stop)
+                ahead = self._open(numbers, pointers)
             router = min(active, key=lambda one: one.latest)
             self._more(router)
             if router.ended:
                 active.remove(router)
-            begun = [*active, ahead] if ahead else active
-            yield self._merge.take(earliest(begun) if begun else self._limit(hold))
+            latest = [one.latest for one in (*active, ahead) if one]
+            yield self._merge.take(min(latest) - WINDOW_NS if latest else self._limit(hold))
             if router.ended:
                 self._close(router, pointers)
             else:
@@ -187,11 +317,11 @@ class Decoder(Tables):
         and have frames that belong as much before their first one."""
         return self.latest - 2 * WINDOW_NS if hold else None
 
-    def _open(self, numbers: Iterator[int], pointers: Any, stop: int | None) -> Router | None:
+    def _open(self, numbers: Iterator[int], pointers: Any) -> Router | None:
         """The next file, and its first frame; those without one are done."""
         c = self.c
         for number in numbers:
-            router = Router(number, self.paths[number], (c.part, c.parts), stop)
+            router = Router(number, self.paths[number], c.part, c.parts)
             pointers[number] = router.file.pointer
             while not router.ended and router.latest < 0:
                 self._more(router)
@@ -217,7 +347,7 @@ class Decoder(Tables):
         waiting = self._merge.pending()
         own = np.flatnonzero(waiting["file"] == router.number)
         rows = waiting[own]
-        room = size_of(rows)
+        room = int(rows["size"].sum(dtype=np.int64)) + len(rows) * int(HEAD_BYTES)
         self.c.file = router.number
         pointers[router.number] = kept = self.keep(router.number, self._read, room, set(waiting["file"].tolist()))
         if room:
@@ -227,16 +357,17 @@ class Decoder(Tables):
         self.closed.add(router.number)
 
     def gathered(
-        self, read: Sequence[Gathered], chunks: Iterable[Chunk], tables: Sequence["_Table"], rows: int
+        self, read: Sequence[Gathered], chunks: Iterable[Chunk], rows: int, columns: Sequence[str]
     ) -> Iterator["PacketColumns"]:
-        """The batches of frames that were read elsewhere. read: of each file; chunks: in the order of their lows."""
+        """The packets in frames that were read elsewhere. read: of each file; chunks: in the order of their lows."""
+        tables = [_Table(rows, columns) for _ in range(2)]
         self.damages += [file.damage for file in read if file.damage]
         self.frames, self.unread = sum(file.frames for file in read), sum(file.unread for file in read)
         self.spans = {number: file.span for number, file in enumerate(read) if file.span}
         self.closed = set(range(len(read)))
         self.latest = max((latest for _, latest in self.spans.values()), default=-1)
         files = np.zeros(64, np.uint32)  # of each chunk, which is a file for the C core
-        reader, pointers = _Reader(self, tables, rows, files), ffi.new("uint8_t *[]", len(files))
+        reader, pointers = _BatchReader(self, tables, rows, files), ffi.new("uint8_t *[]", len(files))
         held: dict[int, tuple[int, bytes]] = {}  # chunks: their last moments
         for number, chunk in enumerate(chunks):
             self.c.files = ffi.cast("const uint8_t *const *", pointers)
@@ -249,7 +380,9 @@ class Decoder(Tables):
                 files = reader.files = np.concatenate((files, np.zeros(number, np.uint32)))
                 pointers = ffi.new("uint8_t *[]", [*pointers, *[ffi.NULL] * number])
             files[number], pointers[number] = chunk.file, ffi.from_buffer("uint8_t[]", chunk.data)
-            found = listed(pointers[number], len(chunk.data), number)
+            table = np.empty(len(chunk.data) // HEAD_BYTES, ROUTED)
+            head = ffi.from_buffer("mqqb_capture_routed[]", table)
+            found = table[: lib.mqqb_capture_list(pointers[number], len(chunk.data), number, head)]
             found["rank"] = chunk.file
             held[number] = int(found["moment"].max()), chunk.data
             self._merge.add(found)
@@ -331,7 +464,7 @@ class PacketColumns:
         return self.columns[name]
 
 
-class _Reader:
+class _BatchReader:
     """Takes frames in their order, and gives batches. files: number of the file of each part, if those are files."""
 
     def __init__(self, decoder: Decoder, tables: Sequence["_Table"], rows: int, files: Words | None = None) -> None:
@@ -370,7 +503,7 @@ class _Reader:
 class _Table:
     """Memory for the rows of one batch."""
 
-    def __init__(self, rows: int, columns: Sequence[str], labels: bool, correlations: bool) -> None:
+    def __init__(self, rows: int, columns: Sequence[str], labels: bool = False, correlations: bool = False) -> None:
         # Columns a multiple of 4 KiB apart would fall on the same cache lines.
         stride = (rows + 15) // 16 * 16 + 16
         self._words = np.empty((len(columns), stride), np.uint32)
@@ -422,7 +555,7 @@ def is_capture(path: str) -> bool:
 def first_time(path: str) -> float:
     """Time of a file's first frame, s since 1970; infinity if it has none. OSError if it cannot be read."""
     found = Decoder([path]).begin(_BEGINNING)[1]
-    return found if found < float("inf") else Decoder([path]).begin(packed.UNPACKED_MAX)[1]
+    return found if found < float("inf") else Decoder([path]).begin(UNPACKED_MAX)[1]
 
 
 def in_order(paths: Sequence[str | Path]) -> list[str]:
@@ -444,38 +577,13 @@ def batches(
 ) -> Iterator[PacketColumns]:
     """The packets of a capture that is in one or more files, in the order of their first frames.
 
-    Of the connections, those whose hash modulo parts is part. rows: of a batch at most, at least 16. columns: only
-    these; None: those of SCAN_COLUMNS and PLACE_COLUMNS. labels, correlations: labels as text and CorrelationID, too.
-    ordered: paths are in their order. Memory grows with the number of connections, not with the size of the files.
-    OSError if a file cannot be read; what is wrong in it is in Decoder.damages.
+    Of the connections, those whose hash modulo parts is part. columns: None for SCAN_COLUMNS and PLACE_COLUMNS.
+    ordered: paths are in their order. Other arguments: as of Decoder.batches. Memory grows with the number of
+    connections, not with the size of the files. OSError if a file cannot be read; Decoder.damages has what is wrong.
     """
     if not 0 <= part < parts or rows < 16:
         raise ValueError(f"part {part} of {parts}, {rows} rows: part counts from 0, and a batch has at least 16 rows")
     columns = SCAN_COLUMNS + PLACE_COLUMNS if columns is None else tuple(columns)
     files = list(map(str, paths)) if ordered else in_order(paths)
-    yield from read_on(Decoder(files, part, parts), rows, columns, True, labels, correlations)
-
-
-def read_on(
-    decoder: Decoder,
-    rows: int,
-    columns: Sequence[str],
-    finish: bool = False,
-    labels: bool = False,
-    correlations: bool = False,
-    hold: bool = False,
-) -> Iterator[PacketColumns]:
-    """The packets of the paths that were added to this decoder since it was made, or since this was called last.
-
-    finish: the capture ends there, and nothing can be added any more. hold: frames wait for those of later paths.
-    """
-    tables = [_Table(rows, columns, labels, correlations) for _ in range(2)]
-    yield from decoder.batches(tables, rows, finish=finish, hold=hold)
-
-
-def gathered(
-    paths: Sequence[str], read: Sequence[Gathered], chunks: Iterable[Chunk], rows: int, columns: Sequence[str]
-) -> Iterator[PacketColumns]:
-    """The packets in frames that were read elsewhere, as Decoder.gathered has it. paths: in their order."""
-    tables = [_Table(rows, columns, labels=False, correlations=False) for _ in range(2)]
-    yield from Decoder(paths).gathered(read, chunks, tables, rows)
+    decoder = Decoder(files, part, parts)
+    yield from decoder.batches(rows, columns, finish=True, labels=labels, correlations=correlations)

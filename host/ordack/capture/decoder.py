@@ -17,7 +17,7 @@ from mqqb.ping import Ping
 from mqqb.ping import parse as parse_ping
 
 from ordack import formatters
-from ordack.capture import one_by_one, packed
+from ordack.capture import reading
 from ordack.config import classes
 
 Packet = (
@@ -32,8 +32,8 @@ Packet = (
 Bits = tuple[tuple[str, int], ...]
 Warn = Callable[[str], None]
 _UNREAD = {
-    one_by_one.CUT: "headers of the first of them were not captured whole",
-    one_by_one.WRAPPED: "the first of them is in a tunnel (VXLAN, GRE), or a fragment of IP: capture behind that",
+    reading.CUT: "headers of the first of them were not captured whole",
+    reading.WRAPPED: "the first of them is in a tunnel (VXLAN, GRE), or a fragment of IP: capture behind that",
 }
 _PIECE = 1 << 16  # bytes of hex text read at a time
 
@@ -527,13 +527,13 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
 
     first: what was read of the file already. warn gets a sentence if there are frames that could not be read.
     """
-    tally = one_by_one.Tally()
+    tally = reading.Tally()
     damage = ""
     try:
-        for item in one_by_one.packets(file, first, tally):
+        for item in reading.packets(file, first, tally):
             place = {"connection": item.connection, "frame": item.frame, "time": item.time, "offset": item.offset}
             yield _problem(item.problem, **place) if item.problem else _parse(item.data, False, **place)
-    except one_by_one.CaptureError as error:
+    except reading.CaptureError as error:
         damage = str(error)
     if tally.unread:
         why = _UNREAD.get(
@@ -575,8 +575,8 @@ def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
     warn gets what is to be said beside the packets. InputError if the file is none of these, or damaged.
     """
     first = file.read(8)
-    if packed.is_packed(first):
-        unpacked, damage = packed.unpack(file, first)
+    if reading.is_packed(first):
+        unpacked, damage = reading.unpack(file, first)
         with unpacked:
             try:
                 yield from decode(unpacked, warn)
@@ -585,7 +585,7 @@ def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
         if damage:
             raise InputError(damage)
         return
-    if one_by_one.is_capture(first):
+    if reading.is_capture(first):
         yield from decode_capture(file, first, warn)
         return
     if not first:

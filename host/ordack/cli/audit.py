@@ -34,7 +34,7 @@ from ordack.config.names import PeerNames, legible
 from ordack.config.paths import total_size
 
 if TYPE_CHECKING:
-    from ordack.audit.result import Result
+    from ordack.audit.result import AuditResult
 
 
 def _new_folder(text: str) -> Path:
@@ -145,7 +145,7 @@ def audit(
     raise typer.Exit(result.verdict.status)
 
 
-def _save_audit(result: Result, out: Path | None, html: Path | None) -> None:
+def _save_audit(result: AuditResult, out: Path | None, html: Path | None) -> None:
     """Write what --out and --html ask for."""
     from ordack.audit import files
 
@@ -161,7 +161,7 @@ def _save_audit(result: Result, out: Path | None, html: Path | None) -> None:
                 html_page.write(result, path)
 
 
-def _show_audit(result: Result, as_json: bool) -> None:
+def _show_audit(result: AuditResult, as_json: bool) -> None:
     from ordack.audit import files
 
     if as_json:
@@ -189,7 +189,7 @@ def _follow_audit(
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
-    result: Result | None = None
+    result: AuditResult | None = None
     named = set[str]()
     try:
         follower = Follower(folder, checkpoint)

@@ -55,7 +55,7 @@ from pyspark.sql.types import (
 
 from ordack.capture import columnar, reading
 from ordack.capture.columnar import Decoder, PacketColumns, Words
-from ordack.capture.packed import SUFFIXES
+from ordack.capture.reading import SUFFIXES
 from ordack.config.names import first_of, legible
 from ordack.config.paths import AnyPath, NotLocal, each, is_pattern, matching, path_of, total_size
 from ordack.pipeline.segments import OptionError
@@ -381,7 +381,8 @@ def arrow_batches(part: Part, columns: Sequence[Column], schema: pa.Schema) -> I
     needs = tuple(dict.fromkeys(["kind", *(need for column in columns for need in column.needs)]))
     decoder = Decoder(part.paths, part.number, part.of)
     cache = _Texts(decoder)
-    for batch in columnar.read_on(decoder, BATCH_ROWS, needs, True, "label" in names, "correlation_id" in names):
+    wanted = {"labels": "label" in names, "correlations": "correlation_id" in names}
+    for batch in decoder.batches(BATCH_ROWS, needs, finish=True, **wanted):
         view = _View(batch, cache, part.number, part.of)
         yield pa.RecordBatch.from_arrays([column.make(view) for column in columns], schema=schema)
     if part.number == 0:  # each task has read all files, and this one may have none of their rows
