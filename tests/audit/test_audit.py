@@ -23,7 +23,7 @@ from ordack.cli import audit
 from ordack.pipeline import spark
 from ordack.pipeline.spark import SparkMissing
 
-from tests.support import capture_generator, shares
+from tests.support import capture_fleet, capture_generator, shares
 from tests.support.command import ordack
 
 START = 1_800_000_000  # s since 1970: the capture's first frame
@@ -52,7 +52,7 @@ def test_batches_may_end_anywhere(tmp_path: Path) -> None:
 
 def test_tables_grow(tmp_path: Path) -> None:
     path = tmp_path / "fleet.pcap"
-    truth = capture_generator.write_fleet([path], 60_000, 6000, seed=7, each=1)
+    truth = capture_fleet.write_fleet([path], 60_000, 6000, seed=7, each=1)
     result = audited([path], 4096)
     assert truth.streams > 2000
     names = ("packets", "connections", "streams", "messages", "resends")
@@ -148,8 +148,8 @@ def test_shares_find_what_one_process_finds(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_fleet_behind_one_address_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, path = tmp_path / "own.pcap", tmp_path / "one.pcap"
-    capture_generator.write_fleet([own], 20_000, 600, seed=4)
-    assert capture_generator.behind_one_address(own, path) > 100
+    capture_fleet.write_fleet([own], 20_000, 600, seed=4)
+    assert capture_fleet.behind_one_address(own, path) > 100
     told = []
     divides = stages.divides_streams
     monkeypatch.setattr(stages, "divides_streams", lambda found: told.append(divides(found)) or told[-1])

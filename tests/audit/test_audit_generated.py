@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support import capture_generator, shares
-from tests.support.capture_generator import CONSEQUENCES, FORMS, Capture, Planted
+from tests.support.capture_generator import FORMS
+from tests.support.capture_model import CONSEQUENCES, STANDING_ALONE, Capture, Planted
 
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
@@ -78,7 +79,7 @@ def judge(capture: Capture, result: Any) -> Judgement:
         else:
             tally[f"{planted.kind}: not in the capture"] += 1
     for found, places in violations:
-        if "lost file" in capture.faults and found.kind not in capture_generator.STANDING_ALONE:
+        if "lost file" in capture.faults and found.kind not in STANDING_ALONE:
             continue  # whole connections were in it, and nothing that is left tells of them
         if places & unclear:
             continue

@@ -21,7 +21,7 @@ from ordack.config.paths import NotLocal, path_of
 from ordack.pipeline.packets import find_files
 from ordack.pipeline.segments import OptionError
 
-from tests.support import capture_generator, shares
+from tests.support import capture_fleet, shares
 from tests.support.command import ENVIRONMENT, ordack
 from tests.support.s3 import S3
 
@@ -32,7 +32,7 @@ SEED = 10
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """16 MB."""
     path = tmp_path_factory.mktemp("long") / "plant.pcap"
-    capture_generator.write_fleet([path], 75_000, 800, seed=SEED)
+    capture_fleet.write_fleet([path], 75_000, 800, seed=SEED)
     return path
 
 

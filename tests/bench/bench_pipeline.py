@@ -3,7 +3,7 @@
     python -m tests.bench.bench_pipeline [audit] [ingest] [--size PACKETS] [--rounds N] [--keep DIR]
 
 Figures are medians over the rounds; `ratio` is more than 1 where we are faster. Nothing is asserted: machines differ.
-Captures come from tests/support/capture_generator.py: so many packets
+Captures come from tests/support/capture_fleet.py: so many packets
 over up to 10,000 streams, with planted violations.
 That a cluster of two workers that loses an executor in each stage gives the same answer is no figure:
 `python -m tests.pipeline.test_cluster`, in `make pipeline`, shows it.
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from tests.support import capture_generator
+from tests.support import capture_fleet
 
 Result = TypeVar("Result")
 
@@ -46,9 +46,9 @@ class Fleet:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
         self.seed = seed
-        self._made: dict[tuple[int, int], tuple[list[Path], capture_generator.FleetTruth]] = {}
+        self._made: dict[tuple[int, int], tuple[list[Path], capture_fleet.FleetTruth]] = {}
 
-    def capture(self, size: int, streams: int = 0) -> tuple[list[Path], capture_generator.FleetTruth]:
+    def capture(self, size: int, streams: int = 0) -> tuple[list[Path], capture_fleet.FleetTruth]:
         """Files and what is in them. streams: 0: one for PER_STREAM packets, up to 10,000."""
         streams = streams or min(10_000, max(400, size // PER_STREAM))
         if (size, streams) not in self._made:
@@ -56,10 +56,10 @@ class Fleet:
             paths = [self.folder / f"{name}-{part}.pcap" for part in range(max(1, size // 10_000_000))]
             note = self.folder / f"{name}-{self.seed}.json"
             if note.exists():
-                truth = capture_generator.FleetTruth(**json.loads(note.read_text()))
+                truth = capture_fleet.FleetTruth(**json.loads(note.read_text()))
             else:
                 started = time.perf_counter()
-                truth = capture_generator.write_fleet(paths, size, streams, self.seed)
+                truth = capture_fleet.write_fleet(paths, size, streams, self.seed)
                 report(bench="generator", packets=truth.packets, seconds=time.perf_counter() - started)
                 note.write_text(json.dumps(truth._asdict()))
             self._made[size, streams] = (paths, truth)

@@ -20,7 +20,7 @@ from ordack.audit import tasks
 from hil.dice import new_seed
 from tests.conftest import BARE, SPARK
 from tests.run_all import JVM
-from tests.support import capture_generator
+from tests.support import capture_fleet
 
 DEADLINE_S = 540.0
 # Spark's master and worker are threads of the driver's JVM; executors are processes, whose Python has nothing of this
@@ -74,8 +74,8 @@ def compare(folder: Path, workers: int, packets: int, seed: int, *names: str) ->
     """How many violations a cluster of so many workers has found, as has this process, while the stages of these names
     each lost an executor. folder: empty."""
     whole, *paths = (folder / name for name in ("fleet.pcap", "to.pcap", "from.pcap"))
-    truth = capture_generator.write_fleet([whole], packets, packets // 100, seed=seed, each=3)
-    capture_generator.split_by_direction(whole, paths)
+    truth = capture_fleet.write_fleet([whole], packets, packets // 100, seed=seed, each=3)
+    capture_fleet.split_by_direction(whole, paths)
     local = tasks.run(paths)
     assert local.summary == tasks.run([whole]).summary
     assert sum(local.summary["violations"].values()) >= len(truth.planted)

@@ -30,7 +30,7 @@ from ordack.reconcile.result import KINDS, Result
 from pyspark.sql import SparkSession
 
 from tests.pipeline.lake import load
-from tests.support import capture_generator as bytes_of
+from tests.support import capture_bytes as bytes_of
 from tests.support.capture_files import pcap
 from tests.support.command import ENVIRONMENT, Serve, as_json, guid_of, ordack, outgoing_of
 from tests.support.conversation import OPENING, back, there
