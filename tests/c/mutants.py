@@ -21,7 +21,7 @@ PROGRAMS = {  # which test what, and what they are linked with
     "mqqb_line.c": (("test_line",), ("mqqb_line.c",)),
     "mqqb_scan.c": (("test_scan",), ("mqqb.c", "mqqb_scan.c")),
     "mqqb_capture.c": (("test_capture",), ("mqqb.c", "mqqb_line.c", "mqqb_scan.c", "mqqb_capture.c")),
-    "mqqb_audit.c": (("test_audit",), ("mqqb.c", "mqqb_audit.c")),
+    "mqqb_audit.c": (("test_audit", "test_audit_resends"), ("mqqb.c", "mqqb_audit.c")),
     "mqqb_run.c": (("test_run",), ("mqqb.c", "mqqb_run.c")),
 }
 PARTS = {  # included there
