@@ -13,6 +13,7 @@ import pytest
 from mqqb import build, guids, headers, parse
 from ordack.pipeline import packets
 from ordack.pipeline.packets import COLUMNS, KINDS
+from ordack.pipeline.segments import OptionError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -149,26 +150,27 @@ def test_files_of_a_folder_and_of_a_pattern_are_one_capture(spark: SparkSession,
         ("good", {"speed": "high"}, "there is no option 'speed'"),
     ],
 )
-def test_mistakes_are_said(
-    spark: SparkSession, tmp_path: Path, path: str, options: dict[str, str], message: str
-) -> None:
+def test_mistakes_are_said(tmp_path: Path, path: str, options: dict[str, str], message: str) -> None:
     (tmp_path / "text").write_bytes(b"no capture")
     (tmp_path / "good").write_bytes(pcap([]))
-    with pytest.raises(PySparkException, match=message):
-        load(spark, tmp_path / path, **options)
+    source = packets.PacketSource({"path": str(tmp_path / path), **options})
+    with pytest.raises(OptionError, match=message):
+        source.reader(source.schema())
 
 
-@pytest.mark.parametrize("partitions", [1, 16])
-def test_a_damaged_file_is_told_however_many_tasks_read_it(
-    spark: SparkSession, tmp_path: Path, partitions: int
-) -> None:
+def test_spark_tells_of_a_mistake(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="No such file"):
+        load(spark, tmp_path / "none.pcap")
+
+
+def test_a_damaged_file_is_told_once_however_many_tasks_read_it(spark: SparkSession, tmp_path: Path) -> None:
     data = Path(
         capture_generator.generate(10, tmp_path / "whole", violations=False, faults=[], length=1500).paths[0]
     ).read_bytes()
     path = tmp_path / "cut.pcap"
     path.write_bytes(data[:3000])
     (tmp_path / "wireless.pcap").write_bytes(pcap([b"frame"] * 3, link=147))
-    rows = spark.read.format("mqqb").option("partitions", partitions).load(str(tmp_path)).where(
+    rows = spark.read.format("mqqb").option("partitions", 16).load(str(tmp_path)).where(
         "packet IN ('damage', 'unreadable')")  # fmt: skip
     row, unreadable = rows.select("file", "reason", "packet", "size").orderBy("packet").collect()
     assert (row["file"], "the file ends inside the record" in row["reason"]) == (str(path), True)

@@ -166,7 +166,7 @@ def _alike(packet: bytes) -> list[bytes]:
         max_size=5,
     )
 )
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_every_property_of_a_message_has_its_column(found: list[tuple[bytes, int, bool]]) -> None:
     messages = [
         StoredMessage(7, 3 * index + 1, arrived, int(in_doubt), packet)
