@@ -7,7 +7,7 @@ it likes.
 
 from array import array
 
-from mqqb import acks, build, connection, core, handshake, names, parse, session, streams
+from mqqb import acks, build, compose, connection, core, handshake, names, parse, session, streams
 from mqqb.connection import Acknowledged, MessageReceived
 from mqqb.destination import IncomingStream
 from mqqb.headers import FinalAck, FinalAckBody, TransactionHeader, UserMessage
@@ -329,3 +329,31 @@ def session_headers(data):
             found.append(packet.session.fields)
         total += size
     return found
+
+
+def end_of(events: list[object]) -> connection.Closed:
+    """The last event, which is the end."""
+    assert events
+    assert isinstance(events[-1], connection.Closed)
+    assert isinstance(events[-1].reason, str), "an operator is told"
+    return events[-1]
+
+
+def states() -> dict[str, session.Session]:
+    """A session in each state but CLOSED."""
+    made = {}
+    initiator = session.Session(True, SENDER, 0)
+    initiator.connected(0)
+    made[connection.WAITING_ECR_MSG] = initiator
+    made[connection.WAITING_EC_MSG] = session.Session(False, RECEIVER, 0)
+    asked = session.Session(False, RECEIVER, 0)
+    asked.receive_data(compose.establish_connection(SENDER, bytes(16), 0), 0)
+    asked.data_to_send()
+    made[connection.WAITING_CP_MSG] = asked
+    asking = session.Session(True, SENDER, 0)
+    asking.connected(0)
+    asking.receive_data(compose.establish_connection(SENDER, RECEIVER, 0), 0)
+    asking.data_to_send()
+    made[connection.WAITING_CPR_MSG] = asking
+    made[connection.OPEN] = open_pair()[1].session
+    return made
