@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from types import SimpleNamespace
+from typing import cast
 
 import engine_cases
 import engine_ends as ends
@@ -12,9 +14,10 @@ import test_traces
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from mqqb import connection
-from mqqb.connection import Closed
+from mqqb import connection, core, hosts, streams
+from mqqb.connection import Closed, Window
 from mqqb.destination import IncomingStream
+from mqqb.session import Session
 
 for function, numbers, names, values in engine_cases.TESTS:
     marked = pytest.mark.rule(*numbers)(function)
@@ -24,6 +27,23 @@ for function, numbers, names, values in engine_cases.TESTS:
     assert name not in globals(), name
     globals()[name] = marked
 assert {test_session, test_traces}, "imported, so that their tests are known"
+
+
+def test_what_goes_to_another_session_is_settled_by_nothing_that_this_one_hears() -> None:
+    stays, goes = (streams.OutgoingStream(streams.OutgoingStream.new(5), streams.RESEND_INTERVALS) for _ in range(2))
+    window = Window(64)
+    for number in range(8):
+        stream, recoverable = (stays, goes)[number % 2], number > 3
+        entry = streams.Entry(None, number, recoverable)
+        stream.append(entry)
+        core.session_sent(window.counts, recoverable)
+        window.sent(entry, recoverable, 0)
+    hosts.forget(cast(Session, SimpleNamespace(window=window)), goes)
+    heard = core.words(core.SESSION_HEADER)
+    heard[core.ACKS_BASE], heard[core.ACKS_FLAGS] = 1, 0xFFFFFFFF
+    window.counts[core.SESSION_PEER_ACKED] = 8
+    assert [entry.message_id for entry in window.acknowledge(heard) or []] == [0, 2, 4, 6]
+    assert not window.in_flight
 
 
 # ---- the model ------------------------------------------------------------------------------------

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from types import SimpleNamespace
-from typing import cast
 
 import engine_ends as ends
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from mqqb import build, core, hosts, parse, streams
-from mqqb.connection import Window
+from mqqb import build, core, parse, streams
 from mqqb.destination import IncomingStream
-from mqqb.session import Session
 from mqqb.transfer import TransferInfo
 from ordack.broker.streams import LongStream, key_of
 
@@ -36,23 +32,6 @@ def _previous(stream: streams.OutgoingStream, entry: streams.Entry) -> int:
 
 def _ids(entries: list[streams.Entry]) -> list[int]:
     return [entry.message_id for entry in entries]
-
-
-def test_what_goes_to_another_session_is_settled_by_nothing_that_this_one_hears() -> None:
-    stays, goes = (streams.OutgoingStream(streams.OutgoingStream.new(5), streams.RESEND_INTERVALS) for _ in range(2))
-    window = Window(64)
-    for number in range(8):
-        stream, recoverable = (stays, goes)[number % 2], number > 3
-        entry = streams.Entry(None, number, recoverable)
-        stream.append(entry)
-        core.session_sent(window.counts, recoverable)
-        window.sent(entry, recoverable, 0)
-    hosts.forget(cast(Session, SimpleNamespace(window=window)), goes)
-    heard = core.words(core.SESSION_HEADER)
-    heard[core.ACKS_BASE], heard[core.ACKS_FLAGS] = 1, 0xFFFFFFFF
-    window.counts[core.SESSION_PEER_ACKED] = 8
-    assert _ids(window.acknowledge(heard) or []) == [0, 2, 4, 6]
-    assert not window.in_flight
 
 
 class Model(RuleBasedStateMachine):

@@ -10,6 +10,7 @@ import struct
 import sys
 from array import array
 
+from engine_cases import run_calls
 from mqqb import core, core_py
 
 
@@ -588,19 +589,7 @@ def main():
     runs = [(check, c) for check in CHECKS for c in CORES]
     if NATIVE is not None and sys.implementation.name == "micropython":
         runs.append((nothing_is_allocated, NATIVE))
-    passed = 0
-    for check, c in runs:
-        try:
-            check(c)
-            passed += 1
-        except Exception as problem:  # noqa: BLE001 - every check is to be reported
-            print("FAILED", check.__name__, c.__name__)
-            if hasattr(sys, "print_exception"):
-                sys.print_exception(problem)
-            else:
-                print(repr(problem))
-    print("{} passed, {} failed".format(passed, len(runs) - passed))
-    sys.exit(passed != len(runs))
+    run_calls(("{} {}".format(check.__name__, c.__name__), check, (c,), {}) for check, c in runs)
 
 
 if __name__ == "__main__":
