@@ -48,7 +48,7 @@ QUICK_START = tuple(  # no life of it is long
 )
 EXPORT = ("export", QUEUE, "--store", "store", "--to", SEGMENTS, "--follow", "--json", "--rows", "25", "--age", "0.2")
 INGEST = ("pipeline", "ingest", SEGMENTS, "--to", TABLE, "--continuous", "--interval", "0.1", "--json")
-SPARK = ("--segments-max", "4", "--master", "local[2]", *(word for one in QUICK_START for word in ("--conf", one)))
+SPARK = ("--master", "local[2]", *(word for one in QUICK_START for word in ("--conf", one)))
 
 
 @dataclass(frozen=True)

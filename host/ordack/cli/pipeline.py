@@ -171,7 +171,6 @@ def pipeline_ingest(
     partition_by: DivisionOption = None,
     continuous: ContinuousOption = False,
     interval: IntervalOption = 1.0,
-    segments_max: Annotated[int, typer.Option(min=1, help="Largest number of segments in a micro-batch.")] = 256,
     master: MasterOption = None,
     conf: ConfOption = None,
     as_json: JsonOption = False,
@@ -191,7 +190,7 @@ def pipeline_ingest(
     settings = spark_settings(conf)
     with _problems():
         division = tuple(partition_by) if partition_by else None
-        job = Job([*map(str, segments)], table, table_format, division, queue, schema, bodies, prefix, segments_max)
+        job = Job([*map(str, segments)], table, table_format, division, queue, schema, bodies, prefix)
         for text in job.folders.passed_over():
             complain(text)
         stopped: list[int] = []
