@@ -15,21 +15,12 @@ import typer
 from ordack.capture import decoder
 from ordack.cli.common import NamesOption
 from ordack.cli.config import read_file
-from ordack.config.names import PeerNames, counted
+from ordack.config.names import PeerNames, counted, printable
 from ordack.config.paths import NotLocal, path_of
 
 
-def _plain(value: object) -> str:
-    """Text that cannot steer the terminal."""
-    if isinstance(value, str) and value.isprintable():
-        return value
-    if isinstance(value, str):
-        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
-    return str(value)
-
-
 def _number(value: object) -> str:
-    return f"{value} (0x{value:X})" if isinstance(value, int) and value > 9 else _plain(value)
+    return f"{value} (0x{value:X})" if isinstance(value, int) and value > 9 else printable(str(value))
 
 
 class _Page:
@@ -50,7 +41,7 @@ class _Page:
     def _branch(self, depth: int, offset: int, name: str, text: str, note: str = "") -> None:
         line = f"{offset:06X}  {name}: {text}"
         if note:
-            line += f"  {_plain(note)}"
+            line += f"  {printable(note)}"
         if self._called and (called := self._called.of(f"{name}: {text}  {note}")):
             line += f"  {called}"
         self._put(depth, line)
@@ -63,7 +54,7 @@ class _Page:
             head += f"  frame {decoded.frame}  {decoded.connection}  {moment}"
         self._put(0, kind + head)
         if decoded.packet is None:
-            self._put(1, _plain(str(decoded.error)))
+            self._put(1, printable(str(decoded.error)))
             return
         for section in decoder.sections(decoded.packet):
             self._put(1, section.name)
@@ -125,7 +116,7 @@ def _with_names(value: Any, names: PeerNames) -> Any:
 
 
 def _complain(name: str, text: str) -> None:
-    typer.echo(_plain(f"ordack decode: {name}: {text}"), err=True)
+    typer.echo(printable(f"ordack decode: {name}: {text}"), err=True)
 
 
 def _items(name: str) -> Iterator[decoder.Decoded]:

@@ -131,20 +131,22 @@ class _Options(NamedTuple):
 def _open_and_run(store: Path, create: bool, file: ConfigFile, log: ServeLog, as_json: bool) -> None:
     import asyncio
 
+    from ordack.server.record import Recorder
     from ordack.store.disk import IN_MEMORY, file_system
 
     refuse_served(store)  # whose ports may be the same
     with contextlib.ExitStack() as stack:
         listeners = stack.enter_context(_open_listeners(file.listen, log))  # before a store is made for nothing
         applications = stack.enter_context(_all_open(file.applications))
-        web = stack.enter_context(contextlib.closing(_open_listener(file.http))) if file.http else None
-        token = _token(file) if web else b""
+        web = next(iter(stack.enter_context(_all_open([file.http] if file.http else []))), None)
+        token = _token(file.http_token_file) if web else b""
         devices = [(line, _open_serial(line, log)) for line in file.serial]
         tls = _tls(file, log)
         opened = stack.enter_context(_open_when_there_is_room(store, create, log))
         if file_system(opened.folder) in IN_MEMORY:
             log(LogLine(f"{store} is in memory, not on a disk: a power cut loses what was acknowledged", WARNING))
-        recorder = _recorder(file.capture, file.capture_size, log)
+        with _or_store_error(f"cannot write the capture {file.capture}"):
+            recorder = Recorder(file.capture, file.capture_size, log) if file.capture else None
         serving = _Serving(opened, file, listeners, applications, web, token, tls, devices, recorder, log)
         asyncio.run(_serve(serving, as_json))
 
@@ -167,9 +169,15 @@ def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
     """What the file says, with what the options say. Raises ValueError."""
     import dataclasses
 
-    from ordack.config.config import parse_address, parse_next_hop, parse_serial, tls_places
+    from ordack.config.config import parse_address, parse_local_address, parse_next_hop, parse_serial, tls_places
     from ordack.config.config_file import Listen, with_serial
 
+    http = file.http
+    if options.http is not None:
+        try:
+            http = Listen(*parse_local_address(options.http))
+        except ValueError as error:
+            raise ValueError(f"--http: {error}") from None
     lines = tuple(map(parse_serial, options.serial)) or file.serial
     return dataclasses.replace(
         file,
@@ -178,87 +186,58 @@ def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
         tls_hops=file.tls_hops | tls_places(options.next_hop),
         serial=lines,
         capture=options.capture or file.capture,
-        http=file.http if options.http is None else _http_address(options.http),
+        http=http,
     )
 
 
-def _http_address(text: str) -> Listen:
-    from ordack.config.config import parse_local_address
-    from ordack.config.config_file import Listen
-
+@contextlib.contextmanager
+def _or_store_error(what: str) -> Iterator[None]:
+    """What cannot be opened ends the command."""
     try:
-        return Listen(*parse_local_address(text))
+        yield
+    except OSError as error:
+        raise StoreError(f"{what}: {error.strerror or error}") from None
     except ValueError as error:
-        raise ValueError(f"--http: {error}") from None
+        raise StoreError(f"{what}: {error}") from None
 
 
 def _open_listeners(places: Sequence[Listen], log: ServeLog) -> Listeners:
     from ordack.config.config_file import Listen
     from ordack.config.settings import LISTEN
 
-    if places:
-        return _all_open(places)
-    log(
-        LogLine(
-            "connections are taken from this machine alone; to take them from the network, say "
-            f"`--listen 0.0.0.0:{LISTEN[1]}`, or [[listen]] in ordack.toml",
-            INFO,
-        )
-    )
-    return _all_open([Listen(*LISTEN)])
+    if not places:
+        way = f"`--listen 0.0.0.0:{LISTEN[1]}`, or [[listen]] in ordack.toml"
+        log(LogLine(f"connections are taken from this machine alone; to take them from the network, say {way}", INFO))
+    return _all_open(places or [Listen(*LISTEN)])
 
 
 def _all_open(places: Sequence[Listen]) -> Listeners:
-    from ordack.server.listener import Listeners
+    from ordack.server.listener import Listener, Listeners
 
-    listeners = []
-    for place in places:
-        try:
-            listeners.append(_open_listener(place))
-        except StoreError:
-            Listeners(listeners).close()
-            raise
-    return Listeners(listeners)
+    with contextlib.ExitStack() as opened:
+        listeners = []
+        for place in places:
+            with _or_store_error(f"cannot listen on {place}"):
+                listeners.append(opened.enter_context(contextlib.closing(Listener(*place))))
+        opened.pop_all()
+        return Listeners(listeners)
 
 
-def _open_listener(place: Listen) -> Listener:
-    from ordack.server.listener import Listener
+def _token(file: Path | None) -> bytes:
+    from ordack.server.monitor import read_token  # slow to import
 
-    try:
-        return Listener(*place)
-    except OSError as error:
-        raise StoreError(f"cannot listen on {place}: {error.strerror or error}") from None
+    with _or_store_error("http-token-file"):
+        return read_token(file)
 
 
 def _tls(file: ConfigFile, log: ServeLog) -> Tls | None:
     """The certificates of the file, if it has any."""
-    from ordack.config.tls import BadTls, Tls
+    from ordack.config.tls import Tls
 
     if file.tls_hops and not file.tls:
         raise StoreError("--next-hop with tls:// needs the table [tls] in the configuration file; see `ordack tls`")
-    try:
+    with _or_store_error("[tls]"):
         return Tls(file.tls, lambda text: log(LogLine(text, ERROR))) if file.tls else None
-    except BadTls as error:
-        raise StoreError(f"[tls]: {error}") from None
-
-
-def _token(file: ConfigFile) -> bytes:
-    """What must be given to see the web page from another machine."""
-    from ordack.server.monitor import BadToken, read_token
-
-    try:
-        return read_token(file.http_token_file)
-    except BadToken as error:
-        raise StoreError(f"http-token-file: {error}") from None
-
-
-def _recorder(capture: Path | None, size: int, log: ServeLog) -> Recorder | None:
-    from ordack.server.record import Recorder
-
-    try:
-        return Recorder(capture, size, log) if capture else None
-    except OSError as error:
-        raise StoreError(f"cannot write the capture {capture}: {error.strerror or error}") from None
 
 
 def _open_when_there_is_room(folder: Path, create: bool, log: ServeLog) -> Store:
