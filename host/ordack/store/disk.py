@@ -1,11 +1,11 @@
 """The disk of a store: its write-ahead log, the room that is left, and the errors of a store.
 
-SQLite writes all changes to the log first. A commit that makes the log LOG_BYTES long copies it to the database's file,
-in a checkpoint. The log begins anew when a checkpoint has copied all of it and nobody reads from it any more. Where the
-disk is nearly full, the log gives its room back after each checkpoint.
+SQLite writes all changes to the log first. A commit that makes the log LOG_BYTES long starts a checkpoint, which copies
+the log to the database's file. The log begins anew when a checkpoint has copied all of it and no reader needs it. On a
+disk that is nearly full, the log gives its room back after each checkpoint.
 
-Two limits count for what may be stored: the quota of the queue manager (B-398), and the disk. A part of the disk is
-kept back, so that what is stored can still be received and acknowledged (B-285).
+The quota of the queue manager (B-398) and the disk limit the messages in a store. A reserve of the disk is for receives
+and acknowledgements of stored messages (B-285).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ordack.config.names import legible
 from ordack.store.schema import FILE_NAME
 
 LOG_BYTES = 4 << 20  # of the write-ahead log between two checkpoints
-LONG_LOG_BYTES = 64 << 20  # a log that is longer is pinned by a reader
-RESERVE_BYTES = 16 << 20  # kept back of a disk, or an eighth of one that is small
-AMPLE_BYTES = 1 << 30  # free: of such a disk
-DISK_S = 0.1  # is looked at again after so long
-USUAL_LOG = 4  # where room is short the log is emptied when it has the reserve's part of this size
-SHORT_OF = 2  # times what is kept back: with less room than this the log gives its own back
-BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
-READERS_S = 0.05  # that a log which is to give its room back waits for those who read from it
-PINNED_S = 0.5  # then a log that readers pin is emptied again
+LONG_LOG_BYTES = 64 << 20  # a reader pins a longer log
+RESERVE_BYTES = 16 << 20  # kept back of a disk; of a small disk an eighth
+AMPLE_BYTES = 1 << 30  # free: such a disk is measured every DISK_S only
+DISK_S = 0.1
+USUAL_LOG = 4  # on a short disk the log is emptied when it has this part of the reserve: a quarter
+SHORT_OF = 2  # times the reserve: a disk with less free room is short
+BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own waits, up to 0.1, let two writers starve a third
+READERS_S = 0.05  # for readers, before the log gives its room back
+PINNED_S = 0.5  # between two tries to empty a pinned log
 COPY_BYTES = 64 << 10  # SQLite writes less than 128 KiB at once
-CACHE_KIB = 16 << 10  # of pages in memory: what waits to be sent is not read from the disk again
+CACHE_KIB = 16 << 10  # of pages in memory: waiting messages are not read from the disk again
 NO_SYNCS = (
     apsw.SQLITE_IOERR_READ,
     apsw.SQLITE_IOERR_SHORT_READ,
@@ -42,18 +42,15 @@ NO_SYNCS = (
     apsw.SQLITE_IOERR_SHMSIZE,
     apsw.SQLITE_IOERR_SHMMAP,
     apsw.SQLITE_IOERR_SHMLOCK,
-)  # failures after which the log is as it was
-
-
-PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
+)  # failures that leave the log as it was
+PIECE_BYTES = 1 << 20  # of messages that one transaction moves: their copies go through the log
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked; the text says why, for a person to read. Nothing was changed, unless it is
-    StoreUnknown.
+    """The store has refused a request; the text says why, for a person. Nothing was changed, unless it is StoreUnknown.
 
-    kind: what a running `serve` calls it when it tells a program, one of KINDS; of a class without one, its base's.
-    decided: it is raised when no commit of this number has happened, whatever became of the answer."""
+    kind: the name of the error between `serve` and a program, one of KINDS; a class without a kind has its base's.
+    decided: the commit has not happened, even if the answer was lost."""
 
     KINDS: ClassVar[dict[str, type[StoreError]]] = {}
     kind = "store"
@@ -67,11 +64,11 @@ class StoreError(Exception):
 
 
 class StoreBusy(StoreError, kind="busy"):
-    """Another process holds the store for longer than the busy timeout, or is already its queue manager."""
+    """Another process writes to the store for longer than the busy timeout, or is its queue manager already."""
 
 
 class StoreServed(StoreBusy):
-    """An `ordack serve` runs on the store: it does all that is to be written, and has to be asked."""
+    """An `ordack serve` runs on the store: only it writes, for all who ask it."""
 
 
 class StoreFull(StoreError, kind="full"):
@@ -79,12 +76,11 @@ class StoreFull(StoreError, kind="full"):
 
 
 class StoreUnknown(StoreError, kind="unknown"):
-    """The disk failed while a change was made durable, and with all that came after: after a power cut the change may
-    be there, whole, or not. Done again by this very Store or queue manager it cannot happen twice, because they first
-    make sure that it has not happened. Another process, or a later one, has to look before it does it again. So has
-    everybody if the answer of a queue manager was lost.
+    """The disk failed in a commit, and in all attempts afterwards: after a power cut, all of the change or nothing may
+    be there. The same Store or queue manager may repeat the change: it first makes sure that the change has not
+    happened. Another or a later process has to look first. So has everybody if a queue manager's answer was lost.
 
-    reason: what failed. then: what to do about it."""
+    reason: the failure. then: advice."""
 
     def __init__(self, reason: str, then: str = "look, before another process makes it again") -> None:
         super().__init__(f"{reason}. It is not known whether the change was made: {then}")
@@ -93,9 +89,8 @@ class StoreUnknown(StoreError, kind="unknown"):
 
 
 class Disk(NamedTuple):
-    """What a store takes of its disk. All in bytes: size: of the file system. free: of it, for this process. file: the
-    database's. planned: what that will have when the write-ahead log is in it. unused: of these, pages that messages
-    have left. log: the write-ahead log's file."""
+    """The disk of a store, in bytes. size: of the file system. free: for this process. file: of the database. planned:
+    of the database with the write-ahead log copied. unused: free pages in it. log: of the write-ahead log."""
 
     size: int
     free: int
@@ -106,35 +101,33 @@ class Disk(NamedTuple):
 
 
 class Room(NamedTuple):
-    """bytes: of packets that may still be stored; not above 0: none. reason: what sets that limit, for a person."""
+    """bytes: for packets; 0 or less: none. reason: the limit, for a person."""
 
     bytes: int
     reason: str
 
 
 def reserve(size: int) -> int:
-    """Bytes that are kept back of a disk of so many."""
+    """Bytes kept back of a disk of this size."""
     return min(RESERVE_BYTES, size // 8)
 
 
 def pinned_bytes(disk: Disk) -> int:
-    """Bytes by which the write-ahead log is longer than it gets where room is short."""
+    """Bytes of the write-ahead log beyond its usual length on a short disk."""
     return max(disk.log - reserve(disk.size) // USUAL_LOG, 0)
 
 
 def is_pinned(disk: Disk) -> bool:
-    """Has a long log brought the room below what is kept back for receives?"""
+    """Has a long log brought the room below the reserve?"""
     return disk.free < reserve(disk.size) + pinned_bytes(disk) and pinned_bytes(disk) > 0
 
 
 def room(quota: int, used: int, disk: Disk, is_kept: bool = True) -> Room:
-    """What may still be stored. quota, used: bytes of packets. is_kept: a reader keeps the log from beginning anew, if
-    it is long.
+    """The room in a store. quota, used: bytes of packets. is_kept: a reader keeps a long log from beginning anew.
 
-    Pages that messages have left are room. What is written to them goes to the log first, and pages that are only in
-    the log will make the file longer. The log gives its usual size back, which is in the reserve. A log that is kept
-    gets longer with each receive: its pinned part needs as much room again, and a transaction leaves half of the
-    reserve.
+    Free pages of the database are room, but writes to them go through the log, and the log will make the file longer.
+    The log gives its usual length back, which is in the reserve. A pinned log gets longer with each receive: its pinned
+    part needs as much room again, and a transaction leaves half of the reserve.
     """
     free = disk.free - max(disk.planned - disk.file, 0)
     pinned = pinned_bytes(disk) if is_kept else 0
@@ -159,22 +152,22 @@ def room(quota: int, used: int, disk: Disk, is_kept: bool = True) -> Room:
 
 
 def megabytes(count: int) -> str:
-    """Bytes as MB, with a digit after the point below ten; as GB from 10,000 MB on."""
+    """Bytes as 9.9 MB, 10 MB or 10 GB."""
     number = max(count, 0) / 1e6
     if number >= 10_000:
         return f"{number / 1000:.0f} GB"
     return f"{number:.1f} MB" if number < 9.95 else f"{number:.0f} MB"
 
 
-# Who reads and writes, from the kernel's list of locks: to open SQLite's file `-shm` would free those of this process.
+# Readers and writers, from the kernel's list of locks: opening SQLite's file `-shm` would free locks of this process.
 
-WRITES_AT = 120  # the byte of `-shm` that who writes to the log has locked (wal.c, WAL_WRITE_LOCK)
-READS_AT = range(123, 128)  # and of those one for who reads from the log (WAL_READ_LOCK)
-COMMAND_MAX = 200  # characters of a command that are shown
+WRITES_AT = 120  # the byte of `-shm` that a writer locks (wal.c, WAL_WRITE_LOCK)
+READS_AT = range(123, 128)  # a reader locks one of these bytes (WAL_READ_LOCK)
+COMMAND_MAX = 200  # characters
 
 
 def writer_of(database: Path) -> str:
-    """Who writes to this database just now."""
+    """The process that writes to this database now."""
     for pid, first, last in _locks(database):
         if (first, last) == (WRITES_AT, WRITES_AT):
             return "this program itself" if pid == os.getpid() else process(pid)
@@ -182,8 +175,8 @@ def writer_of(database: Path) -> str:
 
 
 def pinned_by(database: Path, log: int) -> str:
-    """Which other processes read from this database and keep its log, of so many bytes, from beginning anew, in a
-    sentence; "": none."""
+    """Other processes that read this database and keep its log, of `log` bytes, from beginning anew, in a sentence; ""
+    if there are none."""
     pids = {pid for pid, first, last in _locks(database) if set(READS_AT).intersection(range(first, last + 1))}
     readers = [process(pid) for pid in sorted(pids - {os.getpid()})]
     if not readers:
@@ -208,13 +201,13 @@ def _locks(database: Path) -> Iterator[tuple[int, int, int]]:
 
 
 def process(pid: int) -> str:
-    """A process: its number, and its command if that is to be had."""
+    """A process: its number, and its command if /proc tells it."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         words = []
     command = b" ".join(words).decode(errors="replace")[:COMMAND_MAX]
-    shown = "".join(sign if sign.isprintable() else "?" for sign in command)  # it moves no terminal
+    shown = "".join(sign if sign.isprintable() else "?" for sign in command)  # a terminal obeys control characters
     return f"process {pid} ({shown})" if shown else f"process {pid}"
 
 
@@ -226,8 +219,7 @@ IN_MEMORY = frozenset(("tmpfs", "ramfs"))
 
 
 def file_system(folder: Path) -> str:
-    """The kind of the file system on which a folder is, or will be made, as `mount` names it; empty if the kernel does
-    not say."""
+    """The kind of the file system of a folder, which need not exist, as `mount` names it; "" if it is unknown."""
     device = 0
     for there in (folder.absolute(), *folder.absolute().parents):
         with contextlib.suppress(OSError):
@@ -246,8 +238,8 @@ def file_system(folder: Path) -> str:
 
 
 def check_folder(folder: Path, may_be_anywhere: bool = False) -> None:
-    """Raises StoreError if no store can be in this folder, or if its log is there without its file: SQLite would delete
-    that, with all that it holds. may_be_anywhere: also on another machine."""
+    """Raise StoreError if no store can be in this folder, or if a log is there without its file: SQLite would delete
+    the log with its messages. may_be_anywhere: also on another machine."""
     path = folder / FILE_NAME
     if legible(str(path)) != str(path):
         raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
@@ -261,7 +253,7 @@ def check_folder(folder: Path, may_be_anywhere: bool = False) -> None:
         is_there = path.exists()
         is_lost = log_bytes(path) > 0 and not (is_there and path.stat().st_size)
     except OSError:
-        return  # what comes next says why
+        return  # the caller meets the same error
     if is_lost:
         raise StoreError(
             f"{path} is {'empty' if is_there else 'missing'}, but the log {path.name}-wal holds data: mount the disk "
@@ -270,7 +262,7 @@ def check_folder(folder: Path, may_be_anywhere: bool = False) -> None:
 
 
 def explained(error: apsw.Error, path: Path) -> StoreError:
-    """What SQLite says of the store's file."""
+    """An error of SQLite about the store's file, in words."""
     no_room = isinstance(error, apsw.IOError) and os.statvfs(path.parent).f_bavail == 0  # for the index of the log
     if no_room or isinstance(error, apsw.FullError):
         pinned = ""
@@ -292,7 +284,7 @@ def explained(error: apsw.Error, path: Path) -> StoreError:
     return StoreError(f"{path}: {error}")
 
 
-# The log itself, and what it has written.
+# The log itself, and its work.
 
 MICROSECONDS = tuple(digit * 10**power for power in range(2, 7) for digit in (1, 2, 5))  # 0.1 ms to 5 s
 MILLISECONDS = (*(digit * 10**power for power in range(5) for digit in (1, 2, 5)), 100_000, 600_000)
@@ -300,8 +292,8 @@ MESSAGES = tuple(1 << power for power in range(13))
 
 
 class Spread:
-    """How often a number came, by ranges. bounds: the highest number of each range, rising; what is above all of them
-    has a last range. counts: how often, by range. total: of all numbers."""
+    """A histogram. bounds: the highest number of each range, rising; a last range is above all of them. counts: by
+    range. total: of all numbers."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -311,15 +303,15 @@ class Spread:
         self.total = 0
 
     def add(self, number: int) -> None:
-        """It came once more."""
+        """Count a number."""
         self.counts[bisect_left(self.bounds, number)] += 1
         self.total += number
 
 
 class DiskWork:
-    """What one open store has written. commits: transactions with a change, by microseconds that the disk took. syncs:
-    how often SQLite has waited for the disk. commit_us: what the disk took for the last one. checkpoints: copies of the
-    log into the database's file. log_bytes: in the write-ahead log now."""
+    """The writes of one open store. commits: by microseconds of the disk. commit_us: microseconds of the last commit.
+    syncs: SQLite's waits for the disk. checkpoints: copies of the log to the database's file. log_bytes: in the
+    write-ahead log now."""
 
     def __init__(self) -> None:
         self.commits = Spread(MICROSECONDS)
@@ -330,7 +322,7 @@ class DiskWork:
 
 
 def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
-    """The first keys of (key, bytes), as many as may be moved in one transaction; one at least."""
+    """The first keys of (key, bytes) that one transaction may move; one at least."""
     keys: list[int] = []
     total = 0
     for key, size in rows:
@@ -342,12 +334,12 @@ def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def may_be_a_sync(error: apsw.Error) -> bool:
-    """May this have been a sync that failed? Then what was to be synced may be missing on the disk for good."""
+    """May this error be of a sync? Then data may be missing on the disk for good."""
     return isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) not in NO_SYNCS
 
 
 def patience(timeout: float) -> Callable[[int], bool]:
-    """A busy handler, as SQLite calls one: it tries again and again for so many seconds."""
+    """A busy handler for SQLite that tries again for `timeout` seconds."""
     until = 0.0
 
     def try_again(tries: int) -> bool:
@@ -367,7 +359,7 @@ def _log_of(path: Path) -> Path:
 
 
 def log_bytes(path: Path) -> int:
-    """The size of the log of the database in that file, which may have none. Raises OSError."""
+    """The size of the log of a database; 0 if it has none. Raises OSError."""
     try:
         return _log_of(path).stat().st_size
     except FileNotFoundError:
@@ -375,14 +367,15 @@ def log_bytes(path: Path) -> int:
 
 
 def disk_bytes(path: Path) -> tuple[int, int]:
-    """The size of the file system that the path is on, and what is free of it for this process. Raises OSError."""
+    """The size of the path's file system, and its free bytes for this process. Raises OSError."""
     disk = os.statvfs(path)
     return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
 
 
 class WriteAheadLog:
-    """The log of an open database that has one. path: the database's file; busy: its busy handler. work: is told what
-    is written. failed: is called when a checkpoint has. is_synced: does a commit sync the log?"""
+    """The write-ahead log of an open database. path: the database's file. busy: its busy handler. work: counts writes.
+    failed: is called when a checkpoint fails. is_synced: does a commit sync the log? is_kept: does a reader keep the
+    log's room, as far as is known?"""
 
     def __init__(
         self,
@@ -397,10 +390,10 @@ class WriteAheadLog:
         self._busy = busy
         self._work = work
         self._failed = failed
-        self._pages = 0  # that were written to the log since it began, as far as this object knows
+        self._pages = 0  # in the log since it began, as far as this object knows
         self._is_begun = log_bytes(path) > 0
         self._pinned_until = 0.0  # in monotonic seconds
-        self.is_kept = log_bytes(path) > LOG_BYTES  # from giving its room back, as far as is known
+        self.is_kept = log_bytes(path) > LOG_BYTES
         self.is_synced = True
         self._page_bytes: int = database.pragma("page_size")
         database.pragma("cache_size", -CACHE_KIB)
@@ -408,12 +401,12 @@ class WriteAheadLog:
         database.set_wal_hook(self._after_commit)
 
     def write_again(self) -> None:
-        """Write the log once more as it is; the next sync brings it to the disk. To be called in a write transaction,
-        so that nobody adds to it. Raises apsw.Error.
+        """Write the log once more as it is; the next sync brings it to the disk. For a write transaction, so that
+        nobody else adds to the log. Raises apsw.Error.
 
-        When a sync has failed, a part of what was written before may be missing on the disk, while all who read it see
-        it, and no later sync brings it there: Linux takes it for written. What follows in the log would be behind a
-        gap, and lost with the power, and a checkpoint that is cut off would leave a database that is damaged."""
+        After a failed sync, data of the log may be missing on the disk, though all readers see it, and no later sync
+        writes it: Linux takes it for written. Later data would be behind a gap, and lost with the power. A checkpoint
+        that is cut off would leave a damaged database."""
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_WAL
         file = apsw.VFSFile(self._database.open_vfs, str(_log_of(self._path)), [flags, 0])
         try:
@@ -424,7 +417,7 @@ class WriteAheadLog:
             file.xClose()
 
     def empty(self) -> None:
-        """Copy all to the database's file and give the log's room back, unless somebody reads from it for long."""
+        """Copy the log to the database's file and give its room back, unless a reader pins it."""
         if time.monotonic() < self._pinned_until:
             return
         self._database.set_busy_handler(patience(READERS_S))
@@ -434,7 +427,7 @@ class WriteAheadLog:
         self._database.set_busy_handler(self._busy)
 
     def _after_commit(self, _database: apsw.Connection, _name: str, pages: int) -> int:
-        """Where room is short the log takes a quarter of what is kept back."""
+        """Make a checkpoint when the log is long: earlier on a short disk, where the log also gives its room back."""
         self._work.syncs += self.is_synced
         if not self._is_begun or pages <= self._pages:
             self._work.syncs += 1  # the header of a new log by itself
@@ -451,7 +444,7 @@ class WriteAheadLog:
         return apsw.SQLITE_OK
 
     def _copy(self, mode: int) -> bool:
-        """Make a checkpoint; another time if it fails: False."""
+        """Make a checkpoint. False if it fails; the next commit tries again."""
         try:
             pages, _ = self._database.wal_checkpoint("main", mode)
         except apsw.Error as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 import apsw
 
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
-from ordack.store.disk import StoreError, StoreFull, check_folder
+from ordack.store.disk import StoreError, StoreFull, check_folder, explained
 from ordack.store.schema import (
     APPLICATION_ID,
     FILE_NAME,
@@ -40,8 +40,8 @@ PARTIAL_START, PARTIAL_END = ".ordack-", ".partial"
 
 
 def make_store(folder: Path) -> bool:
-    """Make a store in `folder`; False if a file has its name already, whatever is in it. Raises StoreError: among
-    others if a log is there that holds data."""
+    """Make a store in `folder`; False if a file of its name is there already. Raises StoreError, for instance if a log
+    with data is there."""
     check_folder(folder)
     path = folder / FILE_NAME
     if os.path.lexists(path):
@@ -63,8 +63,8 @@ def make_store(folder: Path) -> bool:
 def _fill(partial: Path, path: Path) -> None:
     connection = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
-        connection.pragma("journal_mode", "off")  # of what is incomplete nothing stays
-        connection.pragma("synchronous", "off")  # the whole file is, in the end
+        connection.pragma("journal_mode", "off")  # nothing stays of an incomplete store
+        connection.pragma("synchronous", "off")  # `new_file` syncs the whole file in the end
         with connection:
             connection.execute(SCHEMA)
             connection.pragma("application_id", APPLICATION_ID)
@@ -78,19 +78,17 @@ def _fill(partial: Path, path: Path) -> None:
                 [(identifier, name, transactional, SYSTEM) for identifier, name, transactional in SYSTEM_QUEUES],
             )
             connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (FIRST_PRIVATE_ID - 1,))
-    except apsw.FullError:
-        raise StoreFull(f"cannot make {path}: the disk is full") from None
     except apsw.Error as error:
-        raise StoreError(f"cannot make {path}: {error}") from None
+        raise explained(error, path) from None
     finally:
         connection.close()
 
 
 @contextlib.contextmanager
 def new_file(path: Path, mode: int | None = None) -> Iterator[Path]:
-    """A file to write under a hidden name beside `path`. When what is inside ends, the file becomes durable, and then
-    gets the name `path`, which nothing else has; it goes if an exception comes instead. mode: its permissions; None:
-    those of any new file. Raises StoreError."""
+    """A file to write under a hidden name beside `path`. At the end of the block the file becomes durable, and then
+    gets the name `path`, which must be free; an exception removes it. mode: its permissions; None: as of any new file.
+    Raises StoreError."""
     with writing(path):
         remove_dead(path.parent)
         descriptor, partial = _open_partial(path.parent, mode)
@@ -117,23 +115,23 @@ def _allowed(mode: int) -> int:
 
 
 def _open_partial(folder: Path, mode: int | None) -> tuple[int, Path]:
-    """A new file with its lock. Raises OSError."""
+    """A new locked file. Raises OSError."""
     while True:
         path = folder / f"{PARTIAL_START}{secrets.token_hex(8)}{PARTIAL_END}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644 if mode is None else _allowed(mode))
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor, path
-        os.close(descriptor)  # before it had its lock another one took it for dead
+        os.close(descriptor)  # `remove_dead` of another process was faster than the lock
 
 
 def remove_dead(folder: Path) -> None:
-    """Remove what was to become a copy in this folder when its process was killed. Raises OSError."""
+    """Remove hidden files of killed processes from this folder. Raises OSError."""
     for path in folder.glob(f"{PARTIAL_START}*{PARTIAL_END}"):
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:
-            continue  # gone, or somebody else's
+            continue  # gone, or another user's
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
@@ -144,7 +142,7 @@ def remove_dead(folder: Path) -> None:
 
 
 def _give_name(partial: Path, path: Path) -> None:
-    """Raises OSError, FileExistsError among others."""
+    """Raise FileExistsError if the name is taken, and other kinds of OSError."""
     try:
         os.link(partial, path)
     except OSError as error:

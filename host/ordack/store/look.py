@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 def open_to_look(folder: str | os.PathLike[str]) -> Store:
-    """The store, to look at: as it always is if this process may write it, else read only. Raises StoreError."""
+    """A store to look at: writable if this process may write it, else read-only. Raises StoreError."""
     try:
         return Store(folder) if is_writable(Path(folder) / FILE_NAME) else ReadOnlyStore(folder)
     except StoreFull:
@@ -47,7 +47,7 @@ def _beside(path: Path, end: str) -> Path:
 
 
 class ReadOnlyDatabase(Database):
-    """A file that is only read, which may be a copy."""
+    """A file that is only read. It may be a copy."""
 
     may_be_anywhere = True
     is_read_only = True
@@ -63,7 +63,7 @@ class ReadOnlyDatabase(Database):
         )
 
     def _state(self) -> tuple[object, ...]:
-        """What differs when the file, which nobody had open, has been changed."""
+        """Values that differ after a change of the file."""
         try:
             found = self.path.stat()
         except OSError:
@@ -72,7 +72,7 @@ class ReadOnlyDatabase(Database):
 
     def _has_log(self) -> bool:
         try:
-            return log_bytes(self.path) > 0  # a full disk leaves one without anything in it
+            return log_bytes(self.path) > 0  # a full disk leaves an empty log
         except OSError:
             return False
 
@@ -95,14 +95,14 @@ class ReadOnlyDatabase(Database):
 
 
 class ReadOnlyStore(Store):
-    """A store that is only looked at. Methods that write raise StoreError."""
+    """A store that is only read. Methods that write raise StoreError."""
 
     database_type = ReadOnlyDatabase
 
 
 class _BesideDatabase(ReadOnlyDatabase):
-    """A file that this process has open. It is never read as one that nobody has: to close that would free the locks of
-    the whole process on it."""
+    """A file that this process has open. It is read through its log only: closing the file itself would free all locks
+    of this process on it."""
 
     def _has_log(self) -> bool:
         return True

@@ -21,7 +21,7 @@ from ordack.store.schema import POISON, SUBQUEUE
 if TYPE_CHECKING:
     from ordack.store.database import Database
 
-RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
+RECEIVE_BYTES = 8 << 20  # a receive or peek of several messages ends there, to bound memory
 RANKS = range(8)  # 7 - priority
 ANY = 0  # no queue has this identifier
 FIRST = (-1, -1)  # the place in front of all messages
@@ -35,7 +35,7 @@ _ADD = (
 _ADD_RUN = _ADD + "SELECT ?1, ?2, ?3, value, ?5, ?6, ?7, ?8, ?9 + rowid - 1, ?10, ?11, ?12 FROM carray(?4)"
 _ADD += "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _PACKET = 3  # its place among the values
-FREE = " AND NOT in_hand(lookup_id)"  # nobody receives it just now
+FREE = " AND NOT is_locked(lookup_id)"  # in no unfinished receive
 
 # Bits of NewMessage.wants: what the removal of a message from its queue causes.
 FINAL_ACK = 1  # a FinalAck to the queue manager that sent the message (B-116)
@@ -47,13 +47,12 @@ DIRECT = 32  # the FinalAck is addressed by the peer's IP address (B-361)
 
 
 class NotTaken(StoreError, kind="not taken", decided=True):
-    """Messages that were to be removed are not in the hands of whoever wants that, and nothing that was to happen
-    together with it has happened."""
+    """A process does not hold the messages that it wants to remove. Nothing of its transaction has happened."""
 
 
 class StoredMessage(NamedTuple):
-    """One message in a queue: its place (rank, lookup_id), arrival in microseconds since 1970 by this machine's clock,
-    and the packet as it came. aborts: how often a counted receive of it was begun and has not ended with a commit."""
+    """A message in a queue: its place (rank, lookup_id), arrival in microseconds since 1970 by this machine's clock,
+    and the packet as it came. aborts: counted receives without a commit."""
 
     rank: int
     lookup_id: int
@@ -83,8 +82,7 @@ class NewMessage(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Which messages of a queue are meant: the one with this lookup id, if one is given; those with this correlation
-    identifier, 20 bytes."""
+    """Selects messages of a queue by lookup id, or by correlation identifier, 20 bytes."""
 
     lookup_id: int | None = None
     correlation_id: bytes | None = None
@@ -94,7 +92,7 @@ EVERY = Selection()
 
 
 class Leaving(NamedTuple):
-    """A message that is about to be removed, and that somebody wants to be told of (`wants`, see NewMessage)."""
+    """A message whose removal causes something (`wants`, see NewMessage)."""
 
     lookup_id: int
     queue: int
@@ -105,8 +103,7 @@ class Leaving(NamedTuple):
     packet: bytes
 
 
-# Messages in a receive: a lock of the kernel for each, on the byte of a file at its lookup id. It ends with its owner.
-
+# A message in a receive has a lock of the kernel, on the byte of a file at its lookup id. The lock ends with its owner.
 
 RECEIVE_LOCK = "receive.lock"
 _LOCK = struct.Struct("hhqqi4x")  # a struct flock: kind, whence, start, length, process
@@ -114,7 +111,8 @@ _END = 1 << 62  # above all lookup ids
 
 
 class ReceiveLocks:
-    """What this store object has taken, and what all others have. database: the store's file, whose users may take."""
+    """Locks of messages in unfinished receives of this store object and of others. database: the store's file: its
+    users may lock."""
 
     def __init__(self, database: Path) -> None:
         self.mine: set[int] = set()
@@ -122,21 +120,21 @@ class ReceiveLocks:
         self._file: int | None = None
 
     def take(self, keys: Iterable[int]) -> None:
-        """Have these. In a write transaction in which `all` did not name them: nobody else takes any meanwhile."""
+        """Acquire locks that `all` has not named in the same write transaction: nobody else acquires any meanwhile."""
         new = sorted(keys)
         if new:
             self._set(fcntl.F_WRLCK, new)
             self.mine.update(new)
 
     def let_go(self, keys: Iterable[int]) -> None:
-        """Have these no more; what is not ours stays as it is."""
+        """Release locks of this object; other locks stay."""
         old = sorted(self.mine.intersection(keys))
         if old:
             self.mine.difference_update(old)
             self._set(fcntl.F_UNLCK, old)
 
     def all(self) -> set[int]:
-        """What is in anybody's hands."""
+        """All locked messages, of this object and others."""
         file = self._opened(os.O_RDONLY) if self._file is None else self._file
         if file is None:
             return self.mine
@@ -175,7 +173,7 @@ class ReceiveLocks:
             last = key
 
     def _opened(self, flags: int) -> int | None:
-        """The file; None if it is not there, and is not to be made."""
+        """The file; None if it is not there and the flags do not make it."""
         path = self._database.with_name(RECEIVE_LOCK)
         try:
             is_new = not path.exists()
@@ -183,7 +181,7 @@ class ReceiveLocks:
             if is_new and flags & os.O_CREAT:
                 of = self._database.stat()
                 os.fchmod(file, of.st_mode & 0o666)
-                with contextlib.suppress(OSError):  # unless it is root who makes it
+                with contextlib.suppress(OSError):  # only root can
                     os.fchown(file, of.st_uid, of.st_gid)
         except FileNotFoundError:
             return None
@@ -221,11 +219,11 @@ def expires_of(message: headers.UserMessage, now: int) -> int | None:
 
 
 class Messages:
-    """The table `messages`, and who has which of them in an unfinished receive.
+    """The table `messages`, with its unfinished receives.
 
-    news: queues in which this object has made messages available; ANY stands for all of them. Whoever waits for
-    messages clears it. outlives: this object is told of the end of those whom it gives messages, and counts what comes
-    back; otherwise a receive is counted when it begins, for it may die before its end.
+    news: queues in which this object has made messages available; ANY stands for all queues. A receiver that waits
+    clears it. outlives: this object learns when its receivers die, and counts messages that they put back; otherwise a
+    receive is counted at its begin, because the process may die before its end.
     """
 
     outlives = False
@@ -233,30 +231,30 @@ class Messages:
     def __init__(self, database: Database, locks: ReceiveLocks) -> None:
         self._db = database
         self._receive_locks = locks
-        self._in_hand: set[int] = set()
-        self._counted: set[int] = set()  # what is to be counted if it comes back
+        self._locked: set[int] = set()
+        self._counted: set[int] = set()  # messages to count if they are put back
         self.news: set[int] = set()
-        database.connection.create_scalar_function("in_hand", cast(Any, lambda key: key in self._in_hand), 1)
+        database.connection.create_scalar_function("is_locked", cast(Any, lambda key: key in self._locked), 1)
 
     def close(self) -> None:
-        """Put back what this object had received without finishing."""
+        """Put back the messages of unfinished receives."""
         if self._receive_locks.mine:
             with contextlib.suppress(StoreError):
                 self.put_back(set(self._receive_locks.mine))
         self._receive_locks.close()
 
     def _free(self) -> str:
-        """The condition for messages that nobody has in his hands now."""
-        self._in_hand = self._receive_locks.all()
-        return FREE if self._in_hand else ""
+        """The condition for messages in no unfinished receive."""
+        self._locked = self._receive_locks.all()
+        return FREE if self._locked else ""
 
     def _taken(self) -> str:
-        """All that somebody has in his hands now, for json_each."""
+        """Messages in unfinished receives, for json_each."""
         return json.dumps(list(self._receive_locks.all()))
 
     def mark_purged(self, queue: int, last: int = NEVER) -> int:
-        """Messages of a queue up to this lookup id that are in an unfinished receive go when that ends without a commit
-        (B-340); how many."""
+        """Remove messages of a queue in unfinished receives, up to this lookup id, when the receive ends without a
+        commit (B-340). Their number."""
         return len(
             self._db.all(
                 "UPDATE messages SET purged = 1 WHERE queue = ? AND lookup_id <= ? AND lookup_id IN "
@@ -266,8 +264,8 @@ class Messages:
         )
 
     def oldest(self, queue: int) -> int | None:
-        """When the oldest message arrived that can be received from a queue, in microseconds since 1970; None: there is
-        none. Costs a look at each priority."""
+        """The arrival of the oldest message that can be received from a queue, in microseconds since 1970; None if
+        there is none. Costs a look at each priority."""
         found: int | None = self._db.one(
             "WITH ranks (rank) AS (VALUES (0), (1), (2), (3), (4), (5), (6), (7)) "
             f"SELECT min((SELECT arrived FROM messages WHERE queue = ? AND rank = ranks.rank{self._free()} "
@@ -277,11 +275,11 @@ class Messages:
         return found
 
     def last_lookup_id(self) -> int:
-        """What the newest message of all queues has, or had."""
+        """The lookup id of the newest message ever, of all queues."""
         return self._db.number("SELECT seq FROM sqlite_sequence WHERE name = 'messages'")
 
     def add(self, messages: Iterable[NewMessage]) -> None:
-        """Put messages in queues, in order of arrival, which is now."""
+        """Put messages in queues, in order of arrival. They arrive now."""
         now = time.time_ns() // 1000
         with self._db.transaction():
             rows = [(message.queue, (now, *message[:-1]), message.more) for message in messages]
@@ -297,16 +295,16 @@ class Messages:
         poison_after: int | None = None,
         selection: Selection = EVERY,
     ) -> list[StoredMessage]:
-        """Take up to `limit` messages in the queue's order (B-287) that have not expired at `now`, seconds since 1970.
-        They stay on disk, hidden from other receivers, until `delete` or `put_back`; if this process dies
-        before that they are available again, in their old place.
+        """Lock up to `limit` messages in the queue's order (B-287) that have not expired at `now`, seconds since 1970.
+        They stay on disk, hidden from other receivers, until `delete` or `put_back`. If this process dies before, they
+        are available again, in their old place.
 
-        counted: of each it is counted that a receive was begun; if it ends without a commit, that stays. poison_after:
-        instead of being received once more, a message that came back so often is moved to the queue's sub-queue POISON;
-        one that came back at all is received alone, so that others do not come back for its sake."""
+        counted: count a receive of each message that does not end with a commit. poison_after: a message with so many
+        aborts moves to the queue's sub-queue POISON instead. A message with any aborts is received alone, so that
+        others do not come back for its sake."""
         keys: list[int] = []
         try:
-            with self._db.transaction(durable=False):  # nobody takes from the same place meanwhile
+            with self._db.transaction(durable=False):  # nobody locks the same messages meanwhile
                 found = self._first(queue, limit, now, selection=selection)
                 if poison_after is not None:
                     while poisonous := [message.lookup_id for message in found if message.aborts >= poison_after]:
@@ -320,7 +318,7 @@ class Messages:
                 self._receive_locks.take(keys)
         except BaseException as error:
             self.let_go(keys)
-            if isinstance(error, StoreUnknown):  # known is that none has left the queue
+            if isinstance(error, StoreUnknown):  # but no message has left the queue
                 raise StoreError(error.reason) from None
             raise
         if counted and self.outlives:
@@ -328,7 +326,7 @@ class Messages:
         return found
 
     def _move_to_poison(self, queue: int, lookup_ids: Sequence[int]) -> None:
-        """They keep everything but their queue: also what follows when they are received, or expire."""
+        """Change nothing but the queue of these messages: their removal has the same consequences."""
         self._db.all(
             "INSERT OR IGNORE INTO queues (name, transactional, kind) SELECT name || ?, transactional, ? "
             "FROM queues WHERE id = ?",
@@ -343,11 +341,11 @@ class Messages:
         self._db.tally("queues", [(poison, count, size) for _, count, size in gone], gone)
 
     def _counts(self, condition: str, arguments: Sequence[Any]) -> list[tuple[int, int, int]]:
-        """The queues of messages, how many are in each, and their bytes, as Database.tally has them."""
+        """The queues of messages, and in each their number and bytes, for Database.tally."""
         [(first, count, size, last)] = self._db.all(
             f"SELECT min(queue), count(*), sum(length(packet)), max(queue) FROM messages WHERE {condition}", arguments
         )
-        if first == last:  # as a rule; to sort them by queue costs as much again as to count them
+        if first == last:  # as a rule; GROUP BY doubles the cost
             return [(first, count, size)] if count else []
         return self._db.all(
             f"SELECT queue, count(*), sum(length(packet)) FROM messages WHERE {condition} GROUP BY queue", arguments
@@ -356,30 +354,30 @@ class Messages:
     def put_back(self, lookup_ids: Collection[int]) -> None:
         """End a receive without a commit: the messages are available again in their old place (B-343)."""
         self.let_go(lookup_ids)
-        back = self._counted.intersection(lookup_ids)
-        self._counted -= back
+        aborted = self._counted.intersection(lookup_ids)
+        self._counted -= aborted
         self.news.add(ANY)
         with self._db.transaction(durable=False):
-            self._db.touch()  # so that those who wait look again
-            self._count_abort(back)
+            self._db.touch()  # so that waiting receivers look again
+            self._count_abort(aborted)
 
     def _count_abort(self, lookup_ids: Collection[int]) -> None:
         condition, keys = self._db.among("lookup_id", lookup_ids)
         self._db.all("UPDATE messages SET aborts = aborts + 1 WHERE " + condition, keys)
 
     def let_go(self, lookup_ids: Collection[int]) -> None:
-        """They are not in our hands any more: removed, or not given to anybody after all."""
+        """Release messages that were removed, or not given to an application."""
         self._receive_locks.let_go(lookup_ids)
 
     def received(self, lookup_ids: Collection[int]) -> None:
-        """Check that these messages are still ours to remove; raises StoreError."""
+        """Raise NotTaken unless this object still holds these messages."""
         condition, arguments = self._db.among("lookup_id", lookup_ids)
         count = self._db.one("SELECT count(*) FROM messages WHERE " + condition, arguments)
         if count != len(lookup_ids) or not self._receive_locks.mine.issuperset(lookup_ids):
             raise NotTaken("the receive cannot be completed: its messages are not there any more")
 
     def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:
-        """Those of these messages whose removal somebody wants to be told of, in their order."""
+        """Those of these messages whose removal causes something, in order."""
         condition, arguments = self._db.among("lookup_id", lookup_ids)
         return [
             Leaving(*row)
@@ -398,10 +396,10 @@ class Messages:
             self._db.all("DELETE FROM messages WHERE " + condition, arguments)
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
-        """Keys of up to `limit` messages of a queue that are in no receive, none above `last`. Fewer if large."""
+        """Keys of up to `limit` messages of a queue in no receive, none above `last`; fewer if they are large."""
         found: list[tuple[int, int]] = []
         free = self._free()
-        for rank in RANKS:  # one by one, so that the index leads past what is above `last`
+        for rank in RANKS:  # one by one, so that the index skips messages above `last`
             found += self._db.all(
                 f"SELECT lookup_id, length(packet) FROM messages {IN_ORDER} WHERE queue = ? AND rank = ?{free} "
                 "AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
@@ -410,8 +408,8 @@ class Messages:
         return first_piece(found)
 
     def move(self, lookup_id: int, queue: int, to: int) -> bool:
-        """Put a message of a queue into another one, with all that is to follow when it leaves that. False: it is not
-        in the queue any more, or in a receive."""
+        """Move a message of a queue to another one; its removal has the same consequences. False if it is not in the
+        queue any more, or in a receive."""
         with self._db.transaction():
             sizes = self._db.column(
                 f"UPDATE messages SET queue = ?, aborts = 0 WHERE lookup_id = ? AND queue = ?{self._free()} "
@@ -422,15 +420,15 @@ class Messages:
         return bool(sizes)
 
     def locked(self, queue: int) -> int:
-        """How many messages of a queue are in an unfinished receive."""
+        """The number of a queue's messages in unfinished receives."""
         return self._db.number(
             "SELECT count(*) FROM messages WHERE queue = ? AND lookup_id IN (SELECT value FROM json_each(?))",
             (queue, self._taken()),
         )
 
     def over(self, now: int, limit: int) -> tuple[list[int], list[int]]:
-        """Keys of up to `limit` messages in no receive whose time to be received is over (B-407), fewer if they are
-        large, and of those that were in a receive when their queue was purged (B-340)."""
+        """Keys of up to `limit` messages in no receive that have expired (B-407), fewer if they are large; and keys of
+        messages that were in a receive when their queue was purged (B-340)."""
         free = self._free()
         return (
             first_piece(
@@ -444,16 +442,16 @@ class Messages:
         )
 
     def own(self, message_id: int) -> bytes | None:
-        """The packet of a message sent here that is in a queue here; None if it is in none."""
+        """The packet of a message sent here that is in a queue here; None if there is none."""
         packet: bytes | None = self._db.one("SELECT packet FROM messages WHERE own = ?", (message_id,))
         return packet
 
     def peek(self, queue: int, limit: int = 1, after: tuple[int, int] = FIRST, now: int = 0) -> list[StoredMessage]:
-        """Up to `limit` messages of a queue in its order, beginning behind the place `after`; they stay in it."""
+        """Up to `limit` messages of a queue in its order, behind the place `after`. They stay in the queue."""
         return self._first(queue, limit, now, after)
 
     def find(self, queue: int, lookup_id: int, now: int) -> StoredMessage | None:
-        """The message of a queue with this lookup id, which stays in it; None if it is not there, or in a receive."""
+        """The message of a queue with this lookup id; None if it is not there, or in a receive. It stays there."""
         found = self._first(queue, 1, now, selection=Selection(lookup_id))
         return found[0] if found else None
 
@@ -480,7 +478,7 @@ class Messages:
             sql += " AND lookup_id = ?"
             values += (selection.lookup_id,)
         behind = [(" AND rank = ? AND lookup_id > ?", after), (" AND rank > ?", after[:1])]
-        with self._db.errors():  # two looks: for (rank, lookup_id) > (?, ?) the index is walked from the rank's first
+        with self._db.errors():  # two queries: for (rank, lookup_id) > (?, ?) SQLite walks from the rank's first
             for condition, place in behind[after == FIRST :]:
                 left = limit - len(found)
                 query = f"{sql}{condition} ORDER BY rank, lookup_id LIMIT ?"

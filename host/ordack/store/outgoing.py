@@ -28,9 +28,9 @@ READ_AHEAD_BYTES = 16 << 10  # if they are not larger
 
 
 class Outgoing(NamedTuple):
-    """One outgoing queue and its stream's state (B-056, B-057). `record`: the words of mqqb_outgoing. `sent_to`:
-    messages with keys up to this may have been transmitted. `resends`: how often an operator has asked for one
-    (B-425). `messages`: how many are in it."""
+    """An outgoing queue and the state of its stream (B-056, B-057). record: the words of mqqb_outgoing. sent_to:
+    messages with keys up to this may have been transmitted. resends: requests of operators (B-425). messages: in the
+    queue. address: the peer's, at its latest connection."""
 
     identifier: int
     format_name: str
@@ -43,9 +43,9 @@ class Outgoing(NamedTuple):
 
 
 class OutgoingCount(NamedTuple):
-    """What is in an outgoing queue: all messages and their bytes; of the transactional ones sent here those that no
-    OrderAck covers, EodNoAckCount, and those that wait for their FinalAck, EodNoReadCount (B-239, B-423). oldest_sent:
-    SentTime of the first one that is still to be sent."""
+    """Counts of an outgoing queue: messages and their bytes; of transactional messages sent here those without an
+    OrderAck (EodNoAckCount) and those that wait for their FinalAck (EodNoReadCount; B-239, B-423). oldest_sent:
+    SentTime of the first message to send."""
 
     format_name: str
     on_hold: bool
@@ -60,9 +60,9 @@ Packet = bytes | bytearray | memoryview
 
 
 class NewOutgoing(NamedTuple):
-    """A message to put in an outgoing queue; `number` 0 and no sequence if it is not transactional, or forwarded. The
-    others are the columns of the table. more: packets of others that follow it and are like it in all else, but that
-    `message_id` counts on, and `number`, if it has one."""
+    """A message to put in an outgoing queue: columns of the table. number: 0, and no sequence, if the message is not
+    transactional, or forwarded. more: packets of messages that follow this one and equal it in all columns;
+    `message_id`, and `number` unless it is 0, rise by one with each."""
 
     outgoing: int
     message_id: int
@@ -81,11 +81,11 @@ class NewOutgoing(NamedTuple):
     more: Sequence[bytes | bytearray] = ()
 
 
-Added = tuple[range, Sequence[NewOutgoing]]  # what was put in outgoing queues, and its keys
+Added = tuple[range, Sequence[NewOutgoing]]  # the keys of new messages, and the messages
 
 
 class OutgoingEntry(NamedTuple):
-    """A message in an outgoing queue, without its packet. `recoverable` and `held` are 0 or 1."""
+    """A message in an outgoing queue, without its packet. recoverable, held: 0 or 1."""
 
     key: int
     outgoing: int
@@ -100,7 +100,7 @@ class OutgoingEntry(NamedTuple):
 
 
 class Unsent(NamedTuple):
-    """A transactional message that is to be sent; size: of its packet, in bytes."""
+    """A transactional message to send. size: of its packet, in bytes."""
 
     key: int
     size: int
@@ -110,7 +110,7 @@ class Unsent(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """What decides about one outgoing message; columns of the table, without the packet."""
+    """The state of an outgoing message: columns of the table, without the packet."""
 
     key: int
     outgoing: int
@@ -132,10 +132,10 @@ Row = TypeVar("Row", OutgoingEntry, Waiting)
 
 
 class Reading:
-    """The packets of outgoing messages as they are sent, most of them read ahead, some in one statement.
+    """Reads packets of outgoing messages, most of them ahead, several in one statement.
 
-    What is sent next from an outgoing queue is as a rule what was put in it next. Where it is not, or packets are
-    large, none is read ahead. at_hand: packets, by key, that need not be read; they are taken out.
+    As a rule, messages leave a queue in the order in which they came. Otherwise, and if packets are large, nothing is
+    read ahead. at_hand: packets by key that are in memory already; reading takes them out.
     """
 
     def __init__(self, queues: OutgoingQueues, at_hand: dict[int, tuple[Packet, int]]) -> None:
@@ -144,13 +144,13 @@ class Reading:
         self._ahead: dict[int, dict[int, tuple[Packet, int]]] = {}  # by outgoing queue and key
 
     def packet(self, outgoing: int, key: int) -> tuple[bytearray, int]:
-        """As OutgoingQueues.packet. outgoing: the outgoing queue that it is in."""
+        """See OutgoingQueues.packet. outgoing: the message's queue."""
         packet, until = self._read(outgoing, key)
         return bytearray(packet), until
 
     def following(self, outgoing: int, keys: Iterable[int], wall: int, room: int) -> list[tuple[Packet, int]]:
-        """The same of several: up to the one that may not be sent any more, and up to the one that fills the room, in
-        bytes. wall: seconds since 1970."""
+        """The same for several messages, up to one that is expired, or one that fills the room, in bytes. wall: seconds
+        since 1970."""
         found = []
         for key in keys:
             if room <= 0:
@@ -176,7 +176,7 @@ class Reading:
         return row
 
     def put_back(self, outgoing: int, keys: Iterable[int], rows: Iterable[tuple[Packet, int]]) -> None:
-        """What `following` has given of these is not sent yet: it has been read ahead."""
+        """Keep packets that `following` has given, and that are not sent yet."""
         self._ahead.setdefault(outgoing, {}).update(zip(keys, rows, strict=False))
 
 
@@ -196,15 +196,15 @@ class Numbers:
         self._joined: int | None = None  # Database.rolled_back when it began, or joined, the run: that may be undone
 
     def begin_run(self, above: int = 0) -> None:
-        """From now on numbers are given in new sequences, and MessageIDs from another place on.
+        """Begin new sequences, and continue MessageIDs at another place.
 
-        A store knows the numbers it has given only while a process has it open: it may be a backup that was put back,
-        or a copy. So `ordack serve` begins a run at its start, and without it each process that sends; what has a
-        number keeps it. above: see `outrun`.
+        A store may be a restored backup, or a copy, which does not know all numbers that were given. So `ordack serve`
+        begins a run at its start, and without it each process that sends. Numbered messages keep their numbers.
 
-        A TimeStamp comes from the clock, and is later than any that the store knows (B-056, B-079, A-22). A first
-        Ordinal is random, not 1 (B-056), so that not even the same TimeStamp makes the same sequence. MessageIDs go on
-        at a random place: 20,000 ids meet one of 10,000 in a duplicate filter with a probability of 1 in 140,000.
+        A TimeStamp comes from the clock, and is later than `above` and all TimeStamps in the store (B-056, B-079,
+        A-22). A first Ordinal is random, not 1 (B-056), so that equal TimeStamps do not make equal sequences.
+        MessageIDs continue at random: 20,000 ids hit one of 10,000 in a duplicate filter with a probability of 1 in
+        140,000.
         """
         with self._db.transaction():
             self._joined = self._db.rolled_back
@@ -218,7 +218,7 @@ class Numbers:
             )
 
     def outrun(self, time_stamp: int) -> bool:
-        """Begin a run with later TimeStamps than this one, which was not given here; False if this one is earlier."""
+        """Begin a run with TimeStamps after a foreign one; False if that is earlier than this run."""
         with self._db.transaction():
             if not self._run() < time_stamp < LAST_TIME_STAMP:
                 return False
@@ -229,20 +229,20 @@ class Numbers:
         return self._db.number("SELECT value FROM settings WHERE name = 'run'")
 
     def _join_run(self) -> None:
-        """Give numbers in the run of the queue manager, or without one begin a run for this process."""
+        """Use the run of the queue manager; without one, begin a run for this process."""
         if self._joined != self._db.rolled_back:
             if not self._is_served():
                 self.begin_run()
             self._joined = self._db.rolled_back
 
     def is_of_this_run(self, time_stamp: int) -> bool:
-        """Was a sequence with this TimeStamp begun in this run? In the transaction that gives a number in it."""
+        """Has a sequence with this TimeStamp begun in this run? For the transaction that gives a number in it."""
         self._join_run()
         return time_stamp > self._run()
 
     def reserve_message_ids(self, count: int = 1) -> int:
-        """The first of `count` consecutive MessageIDs that nothing else will get (B-020; 0 is skipped, A-46), nor any
-        message has that this store remembers; see `begin_run`."""
+        """The first of `count` consecutive MessageIDs (B-020; never 0, A-46) that no message in the store has, and no
+        other message gets; see `begin_run`."""
         with self._db.transaction():
             self._join_run()
             last: int | None = self._db.one("SELECT value FROM settings WHERE name = 'message_id_ordinal'")
@@ -258,7 +258,7 @@ class Numbers:
             return first
 
     def new_time_stamp(self, now: int) -> int:
-        """A TimeStamp for a new sequence, later than any before (B-056, B-079)."""
+        """A TimeStamp for a new sequence, later than all before (B-056, B-079)."""
         return self._db.number(
             "UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' RETURNING value", (now,)
         )
@@ -297,8 +297,8 @@ class OutgoingQueues:
         return found[0] if found else None
 
     def queue(self, format_name: str, now: int, address: str | None = None) -> Outgoing:
-        """The outgoing queue of this format name, made if there is none, with a new sequence. now: seconds since 1970.
-        address: from where the peer that the queue is for has connected last."""
+        """The outgoing queue of this format name; a new one, with a new sequence, if there is none. now: seconds since
+        1970. address: the peer's, at its latest connection."""
         with self._db.transaction():
             found = self.find(format_name)
             if found and address in (None, found.address):
@@ -314,14 +314,14 @@ class OutgoingQueues:
             return self.queue(format_name, now, address)
 
     def number_in(self, outgoing: Outgoing, now: int) -> Outgoing:
-        """The outgoing queue with the sequence in which its next message is to be numbered, in the same transaction:
-        a new one if that which it has was not begun in this run."""
+        """The outgoing queue with the sequence for its next message, in the same transaction: a new sequence if this
+        run has not begun the present one."""
         if self._numbers.is_of_this_run(outgoing.record[1]):
             return outgoing
         return outgoing._replace(record=self._numbers.new_sequence(now))
 
     def save(self, records: Iterable[Outgoing]) -> None:
-        """Keep the new state of the streams of these outgoing queues."""
+        """Keep the new states of these streams."""
         self._db.many(
             "UPDATE outgoing SET ordinal = ?, time_stamp = ?, number = ?, last_ack = ? WHERE id = ?",
             [(*record.record, record.identifier) for record in records],
@@ -341,7 +341,7 @@ class OutgoingQueues:
             return bool(self._db.all(sql, (*values, format_name)))
 
     def forwarded(self, outgoing: int) -> Iterator[tuple[int, bytearray]]:
-        """What only passes through an outgoing queue: (key, packet)."""
+        """Forwarded messages of an outgoing queue: (key, packet)."""
         keys = self._db.column(
             "SELECT id FROM outgoing_messages WHERE outgoing = ? AND NOT own AND due > send_until", (outgoing,)
         )
@@ -350,8 +350,8 @@ class OutgoingQueues:
     def request_purge(
         self, outgoing: int, limit: int = -1, after: int = 0, last: int = NEVER, keep: Collection[int] = ()
     ) -> list[int]:
-        """Ask the queue manager to end the messages in an outgoing queue with keys above `after` up to `last` (C-29),
-        `limit` at most, fewer if they are large, but for those with the keys `keep`; their keys."""
+        """Ask the queue manager to end messages of an outgoing queue with keys above `after` up to `last`, but not
+        `keep` (C-29); up to `limit`, fewer if they are large. Their keys."""
         keys = first_piece(
             self._db.all(
                 "SELECT id, length(packet) FROM outgoing_messages WHERE outgoing = ? AND id > ? AND id <= ? "
@@ -364,12 +364,11 @@ class OutgoingQueues:
         return keys
 
     def last_key(self) -> int:
-        """What the newest message of all outgoing queues has, or had."""
+        """The key of the newest message ever, of all outgoing queues."""
         return self._db.number("SELECT seq FROM sqlite_sequence WHERE name = 'outgoing_messages'")
 
     def acknowledgements(self, outgoing: int, limit: int) -> list[Waiting]:
-        """The oldest so many of the queue manager's own acknowledgements in an outgoing queue; not messages that only
-        pass through."""
+        """The oldest `limit` acknowledgements of this queue manager in an outgoing queue, no forwarded messages."""
         return self._messages(
             Waiting,
             "outgoing = ? AND NOT own AND coalesce(due, 1) BETWEEN 1 AND send_until ORDER BY id LIMIT ?",
@@ -377,34 +376,32 @@ class OutgoingQueues:
         )
 
     def note_discarded(self, classes: Mapping[int, int]) -> None:
-        """Note of outgoing queues how their latest message has ended: 0, or the class of one that was discarded."""
+        """Note for outgoing queues the class of their latest message if it was discarded, else 0."""
         self._db.many(
             "UPDATE outgoing SET discarded = ?1 WHERE id = ?2 AND discarded <> ?1",
             [(number, outgoing) for outgoing, number in classes.items()],
         )
 
     def discarded(self, format_name: str) -> int:
-        """What `note_discarded` has noted; 0 if there is no such queue."""
+        """The class of `note_discarded`; 0 if there is no such queue."""
         return self._db.number("SELECT discarded FROM outgoing WHERE format_name = ?", (format_name,))
 
     def set_sent_to(self, outgoing: int, key: int) -> None:
-        """Note that messages of an outgoing queue with keys up to this may be transmitted from now on; 0: none is any
-        more."""
+        """Note that messages of an outgoing queue with keys up to this may be transmitted from now on; 0: none."""
         self._db.all("UPDATE outgoing SET sent_to = ? WHERE id = ?", (key, outgoing))
 
     def accepts(self) -> dict[tuple[str, int], bytes]:
-        """The addresses, host and port, where a session was opened from here, and the queue manager that answered last
-        at each."""
+        """The queue manager that answered last at each address (host, port) of an outgoing session."""
         rows = self._db.all("SELECT substr(name, 9), value FROM settings WHERE name GLOB 'accepts *'")
         return {(host, int(port)): peer for where, peer in rows for host, _, port in [where.rpartition(":")]}
 
     def note_accepts(self, host: str, port: int, peer: bytes) -> None:
-        """This queue manager has answered there."""
+        """Note that this queue manager has answered at the address."""
         with self._db.transaction():
             self._db.all("INSERT OR REPLACE INTO settings VALUES (?, ?)", (f"accepts {host}:{port}", peer))
 
     def unsent(self, outgoing: int, after: int, last: int, limit: int) -> list[Unsent]:
-        """Up to `limit` transactional messages of an outgoing queue that are to be sent, with keys above `after` up to
+        """Up to `limit` transactional messages of an outgoing queue that are not held, with keys above `after` up to
         `last`, in order of sending."""
         return [
             Unsent(*row)
@@ -416,7 +413,7 @@ class OutgoingQueues:
         ]
 
     def renumber(self, key: int, ordinal: int, time_stamp: int, number: int, packet: Packet) -> None:
-        """Give a message another number, in its packet, too."""
+        """Give a message another number, also in its packet."""
         self._db.all(
             "UPDATE outgoing_messages SET ordinal = ?, time_stamp = ?, number = ?, packet = ? WHERE id = ?",
             (ordinal, time_stamp, number, packet, key),
@@ -427,8 +424,8 @@ class OutgoingQueues:
         return self._db.number("SELECT coalesce(sum(messages), 0) FROM outgoing")
 
     def counts(self) -> list[OutgoingCount]:
-        """What is in the outgoing queues, by format name. Costs a look at each message that is not to be sent any more,
-        or not transactional."""
+        """Counts of all outgoing queues, by format name. Costs a look at each message that is held or not
+        transactional."""
         aside = "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND (held OR number = 0) AND {})"
         acked = "substr(confirmation, 1, 1) = x'4F'"
         return [
@@ -455,8 +452,8 @@ class OutgoingQueues:
         self._db.all("DELETE FROM outgoing WHERE id = ? AND messages = 0", (identifier,))
 
     def add(self, messages: Sequence[NewOutgoing]) -> range:
-        """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098). Their
-        keys."""
+        """Put numbered packets in outgoing queues, in the transaction that keeps the new states of the streams (B-098).
+        Their keys."""
         with self._db.transaction():
             rows = [(message.outgoing, message[:-1], message.more) for message in messages]
             count = self._db.add_packets("outgoing", _ADD, _ADD_RUN, rows, _PACKET)
@@ -464,7 +461,7 @@ class OutgoingQueues:
         return range(last - count + 1, last + 1)
 
     def messages(self, after: int = 0, limit: int = -1) -> list[OutgoingEntry]:
-        """What is in all outgoing queues with a key above `after`, in order of sending, `limit` at most."""
+        """Up to `limit` messages of all outgoing queues with keys above `after`, in order of sending."""
         return self._messages(OutgoingEntry, "id > ? ORDER BY id LIMIT ?", (after, limit))
 
     def to_be_sent(self, outgoing: int, after: int, last: int, limit: int) -> list[OutgoingEntry]:
@@ -477,14 +474,14 @@ class OutgoingQueues:
         )
 
     def last_to_be_sent(self, outgoing: int, last: int, limit: int) -> list[OutgoingEntry]:
-        """The last so many of those with keys up to `last`, in order of sending."""
+        """The last `limit` messages that are not held, with keys up to `last`, in order of sending."""
         return self._messages(
             OutgoingEntry, "outgoing = ? AND id <= ? AND NOT held ORDER BY id DESC LIMIT ?", (outgoing, last, limit)
         )[::-1]
 
     def aside(self, outgoing: int) -> tuple[int, int, int, int]:
-        """How many messages are held in an outgoing queue, and how many are neither that nor transactional; the lowest
-        priority of these and the highest, 0 if there are none. Costs no look at others."""
+        """The number of held messages in an outgoing queue, and of messages neither held nor transactional; the lowest
+        and highest priority of the latter, 0 if there are none. Costs no look at other messages."""
         found: tuple[int, int, int, int] = self._db.all(
             "SELECT count(*) - count(plain), count(plain), coalesce(min(plain), 0), coalesce(max(plain), 0) FROM "
             "(SELECT iif(held, NULL, priority) AS plain FROM outgoing_messages "
@@ -499,7 +496,7 @@ class OutgoingQueues:
         return [kind(*row) for row in rows]
 
     def last_number(self, outgoing: int, ordinal: int, time_stamp: int) -> int:
-        """TxSequenceNumber of the last message of this sequence still in the outgoing queue; 0 if none (B-318)."""
+        """TxSequenceNumber of the last message of this sequence in the outgoing queue; 0 if there is none (B-318)."""
         return self._db.number(
             "SELECT number FROM outgoing_messages WHERE outgoing = ? AND ordinal = ? AND time_stamp = ? "
             "AND number > 0 AND NOT held ORDER BY id DESC LIMIT 1",
@@ -507,16 +504,15 @@ class OutgoingQueues:
         )
 
     def packet(self, key: int) -> tuple[bytearray, int]:
-        """The packet of one outgoing message, and until when it may be sent: -1 if an operator has withdrawn it. Raises
-        StoreError if it is gone."""
+        """The packet of an outgoing message, and its last second, -1 if an operator has withdrawn it. Raises StoreError
+        if the message is gone."""
         rows = self._db.all("SELECT packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE id = ?", (key,))
         if not rows:
             raise StoreError(f"{self._db.path}: outgoing message {key} is gone")
         return bytearray(rows[0][0]), rows[0][1]
 
     def packets(self, outgoing: int, key: int, count: int) -> dict[int, tuple[Packet, int]]:
-        """The packet of this outgoing message, and those of up to `count` - 1 that were put in the same outgoing queue
-        after it, by key; as `packet` has them."""
+        """See `packet`, for this message and up to `count` - 1 messages after it in the same outgoing queue, by key."""
         rows = self._db.all(
             "SELECT id, packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE outgoing = ? AND id >= ? "
             "ORDER BY id LIMIT ?",
@@ -527,32 +523,32 @@ class OutgoingQueues:
         return {row[0]: row[1:] for row in rows}
 
     def packets_in(self, outgoing: int, after: int, limit: int) -> list[tuple[int, bytes]]:
-        """The key and the packet of up to `limit` messages of an outgoing queue with keys above `after`, by key."""
+        """Up to `limit` messages of an outgoing queue with keys above `after`: (key, packet)."""
         return self._db.all(
             "SELECT id, packet FROM outgoing_messages WHERE outgoing = ? AND id > ? ORDER BY id LIMIT ?",
             (outgoing, after, limit),
         )
 
     def waiting(self, keys: Iterable[int]) -> list[Waiting]:
-        """What decides about these outgoing messages, in order of sending."""
+        """The states of these outgoing messages, in order of sending."""
         condition, arguments = self._db.among("id", keys)
         return self._messages(Waiting, condition + " ORDER BY id", arguments)
 
     def confirmations(self, keys: Collection[int]) -> list[tuple[bytes | None, int]]:
-        """The records of mqqb.confirm that these outgoing messages have, each with how many have it."""
+        """The records of mqqb.confirm of these outgoing messages, each with its number of messages."""
         condition, arguments = self._db.among("id", keys)
         return self._db.all(
             f"SELECT confirmation, count(*) FROM outgoing_messages WHERE {condition} GROUP BY confirmation", arguments
         )
 
     def waiting_own(self, message_id: int) -> Waiting | None:
-        """The outgoing message that was sent here under this MessageID; None if it is not there (any more)."""
+        """The outgoing message sent here under this MessageID; None if it is not there (any more)."""
         found = self._messages(Waiting, "own AND message_id = ? ORDER BY id DESC LIMIT 1", (message_id,))
         return found[0] if found else None
 
     def due(self, now: int, limit: int) -> list[tuple[int, int]]:
-        """Up to `limit` outgoing messages of which something becomes by now, those that were due first, in order of
-        sending: (key, bytes)."""
+        """Up to `limit` outgoing messages that are due by now, the most overdue ones, in order of sending: (key,
+        bytes)."""
         return sorted(
             self._db.all(
                 "SELECT id, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY due, id LIMIT ?", (now, limit)
@@ -560,14 +556,14 @@ class OutgoingQueues:
         )
 
     def waiting_in(self, outgoing: int, after: int, last: int, limit: int) -> list[Waiting]:
-        """What decides about up to `limit` messages of an outgoing queue, with keys above `after` up to `last`."""
+        """The states of up to `limit` messages of an outgoing queue, with keys above `after` up to `last`."""
         return self._messages(
             Waiting, "outgoing = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?", (outgoing, after, last, limit)
         )
 
     def foreign(self, guid: bytes, limit: int) -> list[Waiting]:
-        """Up to `limit` outgoing messages that were sent here when the queue manager had another identifier than guid
-        (C-30). All are looked at if it has ever got another one, until there are no such messages."""
+        """Up to `limit` outgoing messages that were sent here under another identifier than guid (C-30). Costs a look
+        at all messages after a change of the identifier, until there are none."""
         if not self._db.one("SELECT 1 FROM settings WHERE name = 'foreign'"):
             return []
         found = self._messages(
@@ -580,12 +576,12 @@ class OutgoingQueues:
         return found
 
     def note_foreign(self) -> None:
-        """The queue manager has got another identifier."""
+        """Note that the queue manager has a new identifier."""
         self._db.all("INSERT OR IGNORE INTO settings VALUES ('foreign', 1)")
 
     def keep(self, messages: Iterable[tuple[bytes | None, int | None, bool, int]]) -> None:
-        """Keep what has become of outgoing messages: (confirmation, due, held, key). One that was withdrawn stays due
-        at once."""
+        """Keep the states of outgoing messages: (confirmation, due, held, key). A withdrawn message stays due at
+        once."""
         self._db.many(
             "UPDATE outgoing_messages SET confirmation = ?, due = iif(deleted, 0, ?), held = ? WHERE id = ?", messages
         )

@@ -23,7 +23,7 @@ class QueueExists(StoreError, kind="queue exists", decided=True):
 
 
 class QueueNotEmpty(StoreError, kind="queue not empty", decided=True):
-    """A queue with messages in it was to be deleted only if there are none."""
+    """A queue has messages, and was to be deleted only if empty."""
 
 
 class NoSuchQueue(StoreError, kind="queue", decided=True):
@@ -31,8 +31,8 @@ class NoSuchQueue(StoreError, kind="queue", decided=True):
 
 
 class QueueState(NamedTuple):
-    """One queue. `identifier` is its PrivateQueueIdentifier; `messages` and `bytes` count what is in it. `quota`: bytes
-    that may be in it, None without limit (B-084)."""
+    """A queue. identifier: its PrivateQueueIdentifier. messages, bytes: in the queue. quota: most bytes, None without
+    limit (B-084)."""
 
     identifier: int
     name: str
@@ -54,7 +54,7 @@ class Queues:
         self._db = database
 
     def create(self, name: str, transactional: bool = True) -> QueueState:
-        """Make a private queue; raises BadName, QueueExists (names do not differ by case)."""
+        """Make a private queue. Raises BadName, QueueExists; case does not tell names apart."""
         name = queue_name(local_queue(name))
         with self._db.transaction():
             if self.find(name):
@@ -76,7 +76,7 @@ class Queues:
         return self._db.number("SELECT coalesce(sum(messages), 0) FROM queues WHERE kind = ?", (PRIVATE,))
 
     def find(self, name: str | int) -> QueueState | None:
-        """The queue of this name, which is taken as it is, or identifier; None if there is none."""
+        """The queue of this identifier or exact name; None if there is none."""
         if isinstance(name, str) and not name.isascii():  # SQLite knows the case of ASCII letters only
             return next((queue for queue in self.all() if queue.name.lower() == name.lower()), None)
         found = self.all("id = ?" if isinstance(name, int) else "name = ?", (name,))
@@ -97,8 +97,8 @@ class Queues:
         return found
 
     def remove(self, queue: int) -> None:
-        """Remove a private queue that is empty. What streams delivered to it stays noted by its name, so that a queue
-        made again under that name gets nothing twice."""
+        """Remove an empty private queue. The states of its streams stay, so that a new queue of the same name gets
+        nothing twice."""
         self._db.all("DELETE FROM queues WHERE id = ? AND messages = 0", (queue,))
 
 
@@ -106,7 +106,7 @@ EXPORT_LOCK = "export.lock"
 
 
 class Export(NamedTuple):
-    """The last segment of a queue in a folder, as in the table."""
+    """The last segment of a queue in a folder: a row of the table."""
 
     queue: str
     folder: str
@@ -126,10 +126,8 @@ class Exports:
 
     @contextlib.contextmanager
     def lock(self, queues: Mapping[int, str]) -> Iterator[None]:
-        """Be the only one who exports these queues, {identifier: name}; raises StoreBusy if another exporter does one.
-
-        A byte of one file is locked for each: a file for each would be a descriptor for each.
-        """
+        """Be the only exporter of these queues, {identifier: name}. Raises StoreBusy if a queue has another exporter.
+        Each queue has a byte of one file: a file for each would need a descriptor for each."""
         path = self._db.folder / EXPORT_LOCK
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -150,18 +148,12 @@ class Exports:
 
     def all(self, queue: str | None = None) -> list[Export]:
         """The last segments of a queue, or of all, one for each folder."""
-        return [
-            Export(*row)
-            for row in self._db.all(
-                "SELECT queue, folder, path, serial, name, messages, size, pending FROM exports "
-                "WHERE ?1 IS NULL OR queue = ?1",
-                (queue,),
-            )
-        ]
+        rows = self._db.all("SELECT * FROM exports WHERE ?1 IS NULL OR queue = ?1", (queue,))
+        return [Export(*row) for row in rows]
 
     def add(self, export: Export) -> None:
-        """Record the segment that follows the last one, with the removal of its messages in the same transaction. One
-        that waits to become visible must not be replaced: raises StoreError."""
+        """Record the segment after the last one, in the transaction that removes its messages. Raises StoreError if the
+        last one waits to become visible: it must not be replaced."""
         for last in self.all(export.queue):
             if last.folder == export.folder and (last.serial + 1, last.pending) != (export.serial, 0):
                 raise StoreError(
@@ -172,8 +164,4 @@ class Exports:
 
     def save(self, export: Export) -> None:
         """Record the last segment of a queue in a folder."""
-        self._db.many(
-            "INSERT OR REPLACE INTO exports (queue, folder, path, serial, name, messages, size, pending) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [export],
-        )
+        self._db.many("INSERT OR REPLACE INTO exports VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [export])

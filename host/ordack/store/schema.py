@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FORMAT_VERSION = 1
-APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
+APPLICATION_ID = 0x4C494F52  # in the file's header, which tells a store from other programs' databases
 FILE_NAME = "ordack.sqlite"
 
 PRIVATE = 0
