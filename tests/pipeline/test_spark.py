@@ -25,7 +25,7 @@ def test_a_java_that_is_too_old_unknown_or_missing_is_refused(
 ) -> None:
     home = tmp_path / "java" if says is None else _java(tmp_path, f"echo '{says}' >&2")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    with pytest.raises(SparkMissing, match=str(home)):
+    with pytest.raises(SparkMissing, match=f"JAVA_HOME is {home}"):
         spark_session("local[1]")
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -103,7 +103,7 @@ class _View:
         """Validity of the columns of a header; how many rows have none."""
         found = self._bits.get(group)
         if found is None:
-            mask = _GROUPS[group](self.batch)
+            mask = _GROUPS[group][1](self.batch)
             missing = self.batch.rows - int(np.count_nonzero(mask))
             found = (pa.py_buffer(np.packbits(mask, bitorder="little")) if missing else None), missing
             self._bits[group] = found
@@ -119,29 +119,24 @@ def _between(low: int, high: int) -> Callable[[PacketColumns], Mask]:
     return lambda batch: (batch["kind"] - np.uint32(low)) <= span
 
 
-def _has(name: str) -> Callable[[PacketColumns], Mask]:
-    return lambda batch: batch[name] != 0
+def _has(name: str) -> tuple[tuple[str, ...], Callable[[PacketColumns], Mask]]:
+    return (name,), lambda batch: batch[name] != 0
 
 
-_ACK = lib.MQQB_KIND_ORDER_ACK
-_GROUPS: dict[str, Callable[[PacketColumns], Mask]] = {
-    "packet": lambda batch: (batch["kind"] < lib.MQQB_KIND_HOLE) & (batch["total_size"] != 0),
-    "internal": _between(lib.MQQB_KIND_ESTABLISH_CONNECTION, lib.MQQB_KIND_SESSION_ACK),
-    "establish": _between(lib.MQQB_KIND_ESTABLISH_CONNECTION, lib.MQQB_KIND_ESTABLISH_CONNECTION),
-    "parameters": _between(lib.MQQB_KIND_CONNECTION_PARAMETERS, lib.MQQB_KIND_CONNECTION_PARAMETERS),
+# Headers: the captures' columns that tell whether a packet has one, and how they tell it.
+_GROUPS: dict[str, tuple[tuple[str, ...], Callable[[PacketColumns], Mask]]] = {
+    "packet": (("kind", "total_size"), lambda batch: (batch["kind"] < lib.MQQB_KIND_HOLE) & (batch["total_size"] != 0)),
+    "internal": (("kind",), _between(lib.MQQB_KIND_ESTABLISH_CONNECTION, lib.MQQB_KIND_SESSION_ACK)),
+    "establish": (("kind",), _between(*[lib.MQQB_KIND_ESTABLISH_CONNECTION] * 2)),
+    "parameters": (("kind",), _between(*[lib.MQQB_KIND_CONNECTION_PARAMETERS] * 2)),
     "message": _has("source_offset"),
     "session": _has("session_offset"),
     "transaction": _has("tx_sequence_number"),
     "label": _has("label_offset"),
-    "security": lambda batch: (batch["user_flags"] & np.uint32(lib.MQQB_USER_SH)) != 0,
-    "ack": _between(_ACK, lib.MQQB_KIND_FINAL_ACK),
+    "security": (("user_flags",), lambda batch: (batch["user_flags"] & np.uint32(lib.MQQB_USER_SH)) != 0),
+    "ack": (("kind",), _between(lib.MQQB_KIND_ORDER_ACK, lib.MQQB_KIND_FINAL_ACK)),
     "final": _has("ack_source_offset"),
 }
-_GROUP_NEEDS = {
-    "packet": ("kind", "total_size"), "internal": ("kind",), "establish": ("kind",), "parameters": ("kind",),
-    "message": ("source_offset",), "session": ("session_offset",), "transaction": ("tx_sequence_number",),
-    "label": ("label_offset",), "security": ("user_flags",), "ack": ("kind",), "final": ("ack_source_offset",),
-}  # fmt: skip
 
 
 class _Texts:
@@ -190,28 +185,25 @@ class Column(NamedTuple):
     make: Make
 
 
+def _number(
+    name: str, group: str, source: str, kind: DataType, arrow: pa.DataType, made: Callable[[Words], NDArray[Any]]
+) -> Column:
+    needs = (source or name, *(_GROUPS[group][0] if group else ()))
+    return Column(name, kind, needs, lambda view: view.array(arrow, group, made(view.batch[source or name])))
+
+
 def _int(name: str, group: str, source: str = "") -> Column:
     """A number of at most 31 bits."""
-    source = source or name
-    needs = (source, *_GROUP_NEEDS.get(group, ()))
-    return Column(name, IntegerType(), needs, lambda view: view.array(pa.int32(), group, view.batch[source]))
+    return _number(name, group, source, IntegerType(), pa.int32(), lambda words: words)
 
 
 def _long(name: str, group: str, source: str = "") -> Column:
-    source = source or name
-    needs = (source, *_GROUP_NEEDS.get(group, ()))
-
-    def make(view: _View) -> pa.Array:
-        return view.array(pa.int64(), group, view.batch[source].astype(np.int64))
-
-    return Column(name, LongType(), needs, make)
+    return _number(name, group, source, LongType(), pa.int64(), lambda words: words.astype(np.int64))
 
 
 def _seconds(name: str, group: str) -> Column:
-    def make(view: _View) -> pa.Array:
-        return view.array(pa.timestamp("us", "UTC"), group, view.batch[name].astype(np.int64) * 1_000_000)
-
-    return Column(name, TimestampType(), (name, *_GROUP_NEEDS[group]), make)
+    kind = pa.timestamp("us", "UTC")
+    return _number(name, group, "", TimestampType(), kind, lambda words: words.astype(np.int64) * 1_000_000)
 
 
 def _guid(name: str) -> Column:

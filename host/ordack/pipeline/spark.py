@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17  # of Spark 4
-DESCRIPTORS_MIN = 512  # 4.3 starts with 400 and not with 300
 LOCAL = "local[*]"
 PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITIONS_A_CORE = 4  # on one machine; Spark's 200 take twice the time for 200,000 messages on two cores
@@ -32,7 +30,6 @@ TASKS_MAX = 200  # on a cluster, of a job that reads files
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-_JAVA_DEADLINE_S = 30
 
 
 class SparkMissing(Exception):
@@ -102,30 +99,18 @@ def task_count(spark: SparkSession, files: int) -> int:
 
 
 def _check_java() -> None:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if limit != resource.RLIM_INFINITY and limit < DESCRIPTORS_MIN:
-        raise SparkMissing(
-            f"Spark's JVM opens some {DESCRIPTORS_MIN} files, and this process may have {limit}: allow "
-            "it more (ulimit -n)"
-        )
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java is None or not Path(java).is_file():
-        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no `java` on the PATH"
-        raise SparkMissing(
-            f"Spark needs a Java runtime, {JAVA_MIN} or newer, and {where}: install one (Debian: "
-            f"openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
-        )
+    where = f"JAVA_HOME is {home}" if home else "JAVA_HOME is not set, and there is no `java` on the PATH"
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_DEADLINE_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SparkMissing(f"{java} does not run: {error}") from None
-    found = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
-    if found is None:
-        raise SparkMissing(f"{java} -version does not say which version of Java it is")
-    if int(found[1]) < JAVA_MIN:
+        done = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=30, check=False)
+        version = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    except (OSError, subprocess.TimeoutExpired):
+        version = None
+    if version is None or int(version[1]) < JAVA_MIN:
+        found = f"Java {version[1]}" if version else "no Java that runs"
         raise SparkMissing(
-            f"{java} is Java {found[1]}; Spark needs {JAVA_MIN} or newer: install one (Debian: "
+            f"Spark needs a Java runtime, {JAVA_MIN} or newer, and there is {found} ({where}): install one (Debian: "
             f"openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
         )
 
