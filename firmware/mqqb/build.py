@@ -1,9 +1,8 @@
 """Messages from what an application says, and changes of serialised ones; only hosts have this file."""
 
-from struct import pack_into, unpack_from
+from struct import pack_into
 
 from mqqb import compose, core, names, parse
-from mqqb.headers import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,16 +68,7 @@ def user_message(
 
 def set_message_class(packet: bytearray, message_class: int) -> None:
     """Give a serialised message that parses another class, as dead-lettering does (B-394)."""
-    flags = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
-    at = parse.names_end(packet, flags)
-    if flags & core.USER_TH:
-        at += core.TRANSACTION_HEADER_SIZE + (16 if packet[at] & core.TX_CG else 0)
-    if flags & core.USER_SH:
-        sizes = unpack(core.SECURITY_HEADER, packet, at, len(packet))
-        at += core.SECURITY_HEADER_SIZE
-        for index in range(core.SECURITY_SENDER_ID_SIZE, core.SECURITY_PROVIDER_INFO_SIZE + 1):
-            at += sizes[index] + 3 & ~3
-    pack_into("<H", packet, at + 2, message_class)
+    pack_into("<H", packet, parse.properties_offset(packet) + core.PROPERTIES_MESSAGE_CLASS_IN_PART, message_class)
 
 
 def set_hop_count(packet: bytearray, hop_count: int) -> None:

@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from struct import unpack_from
 
-from mqqb import compose, const, core, names, problems, timers
+from mqqb import compose, const, core, names, problems
 from mqqb.streams import OrderAckBody
 
 TYPE_CHECKING = const(0)
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from mqqb.streams import Entry
 
     Buffer = bytes | bytearray | memoryview
+
+# Timers, in the order in which those are handled that expire at the same time.
+ACK_SEND = const(0)  # Session Ack Send Timer: received messages are acknowledged (B-127)
+ACK_WAIT = const(1)  # Session Ack Wait Timer: the peer owes an acknowledgement (B-148)
+WINDOW_GROWTH = const(2)  # a window that the peer made small is doubled (B-129)
+CLEANUP = const(3)  # Session Cleanup Timer: nothing has been sent or received (B-147)
+INITIALIZATION = const(4)  # Session Initialization Timer: the handshake (B-155)
+TIMERS = const(5)
 
 WAITING_EC_MSG = const("WAITING_EC_MSG")
 WAITING_ECR_MSG = const("WAITING_ECR_MSG")
@@ -421,7 +429,7 @@ class Handshake:
         # B-043; ConnectionParameters carries it, and can carry no more
         self.ack_wait_timeout = min(self.settings.ack_wait_timeout + self.settings.round_trip_delay, _ACK_WAIT_MAX)
         self.recoverable_ack_send_timeout = 0xFFFFFFFF  # B-044: until it is negotiated
-        self.due: "list[int | None]" = [None] * timers.COUNT
+        self.due: "list[int | None]" = [None] * TIMERS
         self._start_initialization(now)
         self._words = core.words(core.ESTABLISH_CONNECTION)  # of any header that is read or written just now
         self._out: "list[bytes | bytearray]" = []
@@ -454,7 +462,7 @@ class Handshake:
         if not keep_output:
             self._out = []
         self.reader.clear()
-        for timer in range(timers.COUNT):
+        for timer in range(TIMERS):
             self.due[timer] = None
         return [self.closed]
 
@@ -527,7 +535,7 @@ class Handshake:
             self.recoverable_ack_send_timeout = fields[core.PARAMETERS_RECOVERABLE_ACK_TIMEOUT]
             self._send_parameters()  # B-215
         self.window.open(fields[core.PARAMETERS_WINDOW_SIZE])  # B-216
-        self.due[timers.INITIALIZATION] = None
+        self.due[INITIALIZATION] = None
         self.state = OPEN  # B-183, B-187
         events.append(Opened())
 
@@ -543,6 +551,4 @@ class Handshake:
 
     def _start_initialization(self, now: int) -> None:
         settings = self.settings
-        self.due[timers.INITIALIZATION] = (
-            now + settings.initialization_timeout + 2 * settings.round_trip_delay
-        )  # B-131, A-41
+        self.due[INITIALIZATION] = now + settings.initialization_timeout + 2 * settings.round_trip_delay  # B-131, A-41

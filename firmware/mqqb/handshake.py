@@ -1,4 +1,4 @@
-"""Internal packets as objects, as hosts show them and tests build them (wire.md section 5)."""
+"""Internal packets and pings as objects, as hosts show them and tests build them (wire.md sections 5 and 7)."""
 
 from mqqb import compose, connection, core, names
 from mqqb.compose import word
@@ -99,3 +99,34 @@ def read(
     header.client_guid = bytes(data[offset + core.ESTABLISH_CLIENT_GUID_AT : at])
     header.server_guid = bytes(data[at : at + 16])
     return EstablishConnection(base, internal, header, memoryview(data)[limit - compose.PADDING_SIZE : limit])
+
+
+class Ping(Header):
+    """The 24-byte datagram (wire.md section 7)."""
+
+    __slots__ = ("qm_guid",)
+    part = core.PING
+    flags = word(core.PING_FLAGS)
+    signature = word(1)
+    cookie = word(core.PING_COOKIE)
+
+    def __init__(self, fields: "array[int] | None" = None) -> None:
+        super().__init__(fields)
+        self.qm_guid = names.NULL_GUID
+
+
+def parse_ping(datagram: "Buffer") -> Ping:
+    """Read a ping datagram. Malformed: ignore it, answer nothing, close nothing (B-200, B-202)."""
+    if len(datagram) != core.part_size(core.PING):
+        raise core.Malformed("wire.md 7", "PingPacket", "a ping has 24 bytes")
+    ping = Ping(unpack(core.PING, datagram, 0, len(datagram)))
+    ping.qm_guid = bytes(datagram[8:24])
+    return ping
+
+
+def build_ping(ping: Ping) -> bytearray:
+    """The datagram. ValueError if a field is out of range."""
+    out = bytearray(core.part_size(core.PING))
+    core.pack(core.PING, ping.fields, out, 0)
+    out[8:24] = names.check_guid(ping.qm_guid)
+    return out

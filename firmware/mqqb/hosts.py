@@ -1,13 +1,13 @@
-"""A session whose queue is on hold or goes elsewhere; only hosts have this file."""
+"""Queues on hold or moved to another session, and the state of a stream for operators; only hosts have this file."""
 
 from collections import deque
 
-from mqqb import connection
+from mqqb import connection, core
+from mqqb.streams import Entry, OutgoingStream, previous_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mqqb.session import Session
-    from mqqb.streams import OutgoingStream
 
 
 def pause(session: "Session", now: int) -> None:
@@ -28,9 +28,60 @@ def resume(session: "Session", now: int) -> None:
         session.is_active = True
 
 
-def forget(session: "Session", stream: "OutgoingStream") -> None:
+def forget(session: "Session", stream: OutgoingStream) -> None:
     """Another session sends what is in this stream: nobody waits for what this one's peer acknowledges of it."""
     window = session.window
     entries = (None if entry is None or entry.stream is stream else entry for entry in window.in_flight)
     window.in_flight = deque(entries, window.in_flight.maxlen)
     window.awaiting_bits = [entry for entry in window.awaiting_bits if entry.stream is not stream]
+
+
+class TransferInfo:
+    """What an operator may know of an outgoing stream: OutgoingTransferInfo (B-080, B-239, B-423).
+
+    A SEQUENCE_INFO is (64-bit TxSequenceID, number, previous number), or None if there is none. Times: as `now`, in ms,
+    resend_time 0 while no timer runs. no_ack_count: sent or not, without OrderAck; no_read_count: awaiting a FinalAck.
+    numbered: how many in the table are transactional, if that is known.
+    """
+
+    __slots__ = (
+        "first_non_ack",
+        "last_ack",
+        "last_ack_count",
+        "last_ack_time",
+        "last_non_ack",
+        "next_seq",
+        "no_ack_count",
+        "no_read_count",
+        "resend_count",
+        "resend_interval",
+        "resend_time",
+    )
+
+    def __init__(self, stream: OutgoingStream, numbered: "int | None" = None) -> None:
+        if numbered is None:
+            numbered = sum(1 for entry in stream.table if entry.tx_sequence_number)
+        record = stream.record
+        current = stream.tx_sequence_id
+        number = record[core.OUTGOING_NUMBER]
+        last_ack = record[core.OUTGOING_LAST_ACK]
+        size = len(stream.table) if numbered else 0
+        self.first_non_ack = _sequence_info(stream.table, range(size))
+        self.last_non_ack = _sequence_info(stream.table, range(size - 1, -1, -1))
+        self.last_ack = (current, last_ack, max(last_ack - 1, 0))
+        self.next_seq = (current, number, number - 1)  # B-290
+        self.last_ack_count = stream.last_ack_count
+        self.last_ack_time = stream.time_of_last_ack
+        self.no_ack_count = numbered
+        self.no_read_count = len(stream.awaiting_final_ack)
+        self.resend_count = stream.resend_interval_index
+        self.resend_interval = stream.resend_interval
+        self.resend_time = stream.next_timeout() or 0
+
+
+def _sequence_info(table: "list[Entry]", places: range) -> "tuple[int, int, int] | None":
+    for place in places:
+        entry = table[place]
+        if entry.tx_sequence_number:
+            return (entry.tx_sequence_id, entry.tx_sequence_number, previous_number(table, place, entry.tx_sequence_id))
+    return None

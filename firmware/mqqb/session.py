@@ -16,11 +16,10 @@ A board, which has little memory, lets the session keep the bytes that come, and
     size = session.take_output(buffer, 0)
     size += session.send_in(entry, buffer, size, length, recoverable, now)    # the packet has been put there
 
-How it opens and ends is in `connection`, what it has sent and received in `window`, when it must act by itself in
-`timers`, and what it may meet in TABLE.
+`connection` has the handshake, the end, the window and the bytes received. TABLE says what may happen in which state.
 """
 
-from mqqb import compose, connection, const, core, names, timers
+from mqqb import compose, connection, const, core, names
 from mqqb.connection import Acknowledged, Handshake, MessageReceived, Noted
 from mqqb.connection import Settings as Settings
 
@@ -44,14 +43,14 @@ TABLE = (
     (connection.OPEN, "OrderAck", "_message"),
     (connection.OPEN, "FinalAck", "_message"),
     (connection.OPEN, "UserMessage", "_message"),
-    (connection.OPEN, timers.ACK_SEND, "send_session_ack"),
-    (connection.OPEN, timers.ACK_WAIT, "_peer_is_silent"),
-    (connection.OPEN, timers.WINDOW_GROWTH, "_window_grows"),
-    (connection.WAITING_EC_MSG, timers.INITIALIZATION, "_handshake_is_late"),
-    (connection.WAITING_ECR_MSG, timers.INITIALIZATION, "_handshake_is_late"),
-    (connection.WAITING_CP_MSG, timers.INITIALIZATION, "_handshake_is_late"),
-    (connection.WAITING_CPR_MSG, timers.INITIALIZATION, "_handshake_is_late"),
-    (ANY, timers.CLEANUP, "_is_idle"),
+    (connection.OPEN, connection.ACK_SEND, "send_session_ack"),
+    (connection.OPEN, connection.ACK_WAIT, "_peer_is_silent"),
+    (connection.OPEN, connection.WINDOW_GROWTH, "_window_grows"),
+    (connection.WAITING_EC_MSG, connection.INITIALIZATION, "_handshake_is_late"),
+    (connection.WAITING_ECR_MSG, connection.INITIALIZATION, "_handshake_is_late"),
+    (connection.WAITING_CP_MSG, connection.INITIALIZATION, "_handshake_is_late"),
+    (connection.WAITING_CPR_MSG, connection.INITIALIZATION, "_handshake_is_late"),
+    (ANY, connection.CLEANUP, "_is_idle"),
     (ANY, "the transport is gone", "transport_closed"),
     (ANY, "the owner ends it", "close"),
 )
@@ -80,7 +79,7 @@ class Session(Handshake):
         super().__init__(initiator, own_guid, now, remote_guid, settings)
         self.direct_format_session = False
         self.is_needed: "Callable[[], bool] | None" = None
-        self.due[timers.CLEANUP] = now + self.settings.cleanup_timeout
+        self.due[connection.CLEANUP] = now + self.settings.cleanup_timeout
         self._ack_send_duration = 0
         self._events: "list[object]" = []  # what next_event has not told yet
         self._order_ack_received: "MessageReceived | None" = None  # told of them, again and again
@@ -235,7 +234,7 @@ class Session(Handshake):
         self.is_active = True
         if direct:
             self.direct_format_session = True  # B-253
-        if self.due[timers.ACK_SEND] is None:
+        if self.due[connection.ACK_SEND] is None:
             self._start_ack_send(self.ack_wait_timeout // 2, now)  # B-121
 
     def _session_header(self, carried: bool, now: int, events: "list[object]") -> None:
@@ -271,7 +270,7 @@ class Session(Handshake):
         without SessionHeader; its SH flag is set here as needed. recoverable: DM = 1. An OrderAck or a FinalAck carries
         no SessionHeader (B-437): a SessionAck goes in front of it, so that what it covers is over for the peer (B-443).
         """
-        if self.due[timers.ACK_SEND] is not None and packet.startswith(
+        if self.due[connection.ACK_SEND] is not None and packet.startswith(
             connection.ORDER_LABEL_RAW, connection.ORDER_LABEL_AT
         ):
             self.send_session_ack(now)
@@ -311,7 +310,7 @@ class Session(Handshake):
 
     def _end_send(self, entry: "streams.Entry | None", recoverable: bool, now: int) -> None:
         self.window.sent(entry, recoverable, now)
-        if self.due[timers.ACK_WAIT] is None:
+        if self.due[connection.ACK_WAIT] is None:
             self._start_ack_wait(now)  # B-134
 
     def stored(self, recoverable: bool, now: int) -> None:
@@ -332,7 +331,7 @@ class Session(Handshake):
 
     def _fill(self, now: int) -> None:
         """Make the SessionHeader that goes out now."""
-        self.due[timers.ACK_SEND] = None
+        self.due[connection.ACK_SEND] = None
         if self.window.fill(self._words):
             self._start_ack_send(self.ack_wait_timeout // 2, now)
 
@@ -359,7 +358,7 @@ class Session(Handshake):
     def handle_timeout(self, now: int) -> "list[object]":
         """Run the timers that are due: may queue a SessionAck, may close the session."""
         events: "list[object]" = []
-        for timer in range(timers.COUNT):
+        for timer in range(connection.TIMERS):
             due = self.due[timer]
             if due is not None and now >= due:
                 told = getattr(Session, self._handler(timer))(self, now)  # through the class it takes no memory
@@ -368,7 +367,7 @@ class Session(Handshake):
         return events
 
     def _peer_is_silent(self, now: int) -> "list[object] | None":
-        self.due[timers.ACK_WAIT] = None
+        self.due[connection.ACK_WAIT] = None
         if self.window.in_flight or self.window.awaiting_bits:
             if not self._received_ack:
                 return self.close("B-148", "the peer has fallen silent")
@@ -384,22 +383,22 @@ class Session(Handshake):
         if not self.is_active and (self.is_needed is None or not self.is_needed()):  # A-28
             return self.close("B-147", "the session was idle")
         self.is_active = False
-        self.due[timers.CLEANUP] = now + self.settings.cleanup_timeout
+        self.due[connection.CLEANUP] = now + self.settings.cleanup_timeout
         return None
 
     def _start_ack_wait(self, now: int) -> None:
         direct = self._is_direct or self.direct_format_session
-        self.due[timers.ACK_WAIT] = now + self.ack_wait_timeout * (self.settings.ack_wait_multiple if direct else 1)
+        self.due[connection.ACK_WAIT] = now + self.ack_wait_timeout * (self.settings.ack_wait_multiple if direct else 1)
 
     def _start_window_growth(self, now: int) -> None:
         due = now + self.settings.window_growth_interval if self.window.is_small() else None
-        self.due[timers.WINDOW_GROWTH] = due
+        self.due[connection.WINDOW_GROWTH] = due
 
     def _start_ack_send(self, duration: int, now: int) -> None:
-        self.due[timers.ACK_SEND] = now + duration
+        self.due[connection.ACK_SEND] = now + duration
         self._ack_send_duration = duration
 
     def _piggybacks(self, now: int) -> bool:
         """More than 75 % of the Session Ack Send Timer is over; it runs while something is unacknowledged (B-125)."""
-        due = self.due[timers.ACK_SEND]
+        due = self.due[connection.ACK_SEND]
         return due is not None and 4 * (due - now) < self._ack_send_duration

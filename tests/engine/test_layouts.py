@@ -12,10 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import acks, build, compose, connection, core, handshake, headers, names, parse, rare
 from mqqb.guids import DistributionListFormatName, format_name, guid_bytes, guid_text, parse_format_name
+from mqqb.handshake import build_ping, parse_ping
 from mqqb.headers import PrivateQueueFormatName, PrivateQueueFormatNameId, PublicQueueFormatName
 from mqqb.names import DirectQueueFormatName, utf16_decode, utf16_encode
-from mqqb.ping import build as build_ping
-from mqqb.ping import parse as parse_ping
 
 from tests.conformance import ROOT
 from tests.support.layouts import (

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import acks, build, core, headers, parse, rare
 from mqqb.guids import format_name
+from mqqb.handshake import parse_ping
 from mqqb.headers import PrivateQueueFormatNameId, PublicQueueFormatName
 from mqqb.names import DirectQueueFormatName
-from mqqb.ping import parse as parse_ping
 
 from tests.conformance import ROOT
 from tests.support.layouts import (
@@ -24,7 +24,7 @@ from tests.support.layouts import (
     user_messages,
 )
 
-HOSTS = ("build", "handshake", "ping", "problems", "rare")
+HOSTS = ("build", "handshake", "problems", "rare")
 FRAMES = samples.frames(str(ROOT / "tests/vectors.json"))
 FULL = bytes(packet_build.build(samples.full_message()))
 GUID = bytes(range(16))

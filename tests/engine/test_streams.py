@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from mqqb import build, core, parse, streams
 from mqqb.destination import IncomingStream
-from mqqb.transfer import TransferInfo
+from mqqb.hosts import TransferInfo
 from ordack.broker.streams import LongStream, key_of
 
 PACKET = bytes(build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional"))

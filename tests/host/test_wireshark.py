@@ -19,7 +19,7 @@ import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from mqqb import acks, build, headers, names, parse, ping, rare
+from mqqb import acks, build, handshake, headers, names, parse, rare
 from ordack.capture import decoder
 
 from hil.dice import new_seed
@@ -194,8 +194,8 @@ def _compare(expected: decoder.Decoded, found: Dissected) -> set[str]:
         assert _agrees(value, field), (field, value)
     trailing = decoder.trailing_hex(packet).lower()
     assert "".join(field.value for field in found.fields if field.path == "Trailing").endswith(trailing)
-    assert not isinstance(packet, ping.Ping) or not found.kind()
-    assert isinstance(packet, ping.Ping) or found.kind() == type(packet).__name__
+    assert not isinstance(packet, handshake.Ping) or not found.kind()
+    assert isinstance(packet, handshake.Ping) or found.kind() == type(packet).__name__
     return {field.path for field in found.fields}
 
 

@@ -3,7 +3,7 @@
 import json
 
 import packet_build
-from mqqb import build, core, guids, headers, names, parse, ping, rare
+from mqqb import build, core, guids, handshake, headers, names, parse, rare
 
 SENDER = bytes(range(16))
 RECEIVER = bytes(range(100, 116))
@@ -28,7 +28,7 @@ def frames(path="tests/vectors.json"):
 
 def reparse(raw):
     """Read a packet or a ping and write it again."""
-    return ping.build(ping.parse(raw)) if len(raw) == 24 else packet_build.build(parse.parse(raw))
+    return handshake.build_ping(handshake.parse_ping(raw)) if len(raw) == 24 else packet_build.build(parse.parse(raw))
 
 
 def full_message():

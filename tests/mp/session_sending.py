@@ -16,8 +16,8 @@ from mqqb import (
     streams,
 )
 from mqqb.destination import IncomingStream
+from mqqb.hosts import TransferInfo
 from mqqb.session import Settings
-from mqqb.transfer import TransferInfo
 
 INTERVALS = (10,) * 3 + (20,) * 3 + (30,) * 3 + (40,)  # short ones in place of streams.RESEND_INTERVALS, ms
 

@@ -29,7 +29,6 @@ from mqqb import (
     parse,
     session,
     streams,
-    timers,
 )
 from mqqb.connection import Opened
 from mqqb.session import Settings
@@ -310,7 +309,7 @@ def test_a_window_that_the_peer_made_small_is_doubled_every_half_minute():
     assert room(301000) == 64, "what the header says, at once"
     window = 100
     assert room(302000) == 100
-    assert sender.session.due[timers.WINDOW_GROWTH] is None
+    assert sender.session.due[connection.WINDOW_GROWTH] is None
 
 
 # ---- settings ---------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ FLAGS = ["-O3"]
 
 def listing() -> str:
     """The package.json of the checkout: sources as they are, with what a board's form of them does not name."""
-    names = sorted([*modules.of_boards(), "mqqb/constants.py", "mqqb/problems.py", "mqqb/timers.py"])
+    names = sorted([*modules.of_boards(), "mqqb/constants.py", "mqqb/problems.py"])
     return modules.package([(name, f"firmware/{name}") for name in names])
 
 

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Set
 from typing import TYPE_CHECKING, Any
 
-from mqqb import acks, core, guids, headers, names, parse, timers
+from mqqb import acks, connection, core, guids, headers, names, parse
 from mqqb.destination import IncomingStream, may_acknowledge
 from mqqb.session import Session
 
@@ -445,7 +445,7 @@ class OrderAcks:
             host,
         )
         came_on = state.link
-        if came_on and came_on is not link and came_on.session.due[timers.ACK_SEND] is not None:
+        if came_on and came_on is not link and came_on.session.due[connection.ACK_SEND] is not None:
             came_on.session.send_session_ack(now)  # B-443
             self._links.touch(came_on)
         link.session.send(None, packet, False, now)

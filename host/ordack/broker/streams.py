@@ -20,9 +20,9 @@ from typing import Any, Protocol, TypeVar
 from mqqb import connection, core, headers, parse
 from mqqb.connection import OPEN, MessageReceived
 from mqqb.headers import FinalAckBody
+from mqqb.hosts import TransferInfo
 from mqqb.session import Session
 from mqqb.streams import Entry, OrderAckBody, OutgoingStream, position
-from mqqb.transfer import TransferInfo
 
 if core.implementation == "c":
     from _mqqb import ffi, lib

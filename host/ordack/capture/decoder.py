@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO, NamedTuple
 
 from mqqb import compose, connection, core, core_py, guids, handshake, headers, parse, rare, streams
+from mqqb.handshake import Ping, parse_ping
 from mqqb.names import DirectQueueFormatName, QueueName, utf16_decode
-from mqqb.ping import Ping
-from mqqb.ping import parse as parse_ping
 
 from ordack import formatters
 from ordack.capture import reading

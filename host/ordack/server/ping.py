@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mqqb import core
-from mqqb.ping import Ping, build
-from mqqb.ping import parse as parse_ping
+from mqqb.handshake import Ping, build_ping, parse_ping
 
 if TYPE_CHECKING:
     from ordack.broker.links import Hop
@@ -81,7 +80,7 @@ class Pings:
         ping.signature = core.PING_SIGNATURE
         ping.cookie = cookie
         ping.qm_guid = self._guid
-        return build(ping)
+        return build_ping(ping)
 
     # ---- sockets
 
