@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from ordack.pipeline.lake import Decoding
 from pyspark.sql.types import DoubleType, StructField
 
 both = pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-DAY = datetime.timedelta(days=1)
 
 
 def job(folder: Path | Sequence[Path | str], table: Path | str, table_format: str | None = None, **others: Any) -> Job:

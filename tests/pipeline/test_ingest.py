@@ -143,8 +143,6 @@ def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, 
     assert not table.exists()
     with pytest.raises(OptionError, match="no table has the format 'csv'; there are delta, iceberg"):
         job(folder, table, table_format="csv")
-    with pytest.raises(OptionError, match="--partition-by day makes a column of that name, and the schema has one"):
-        ingest(spark, job(folder, table, schema="Day INT", by=("day",)))
 
 
 @pytest.fixture
@@ -168,7 +166,7 @@ def test_the_command_reports_for_people_and_for_machines(
     folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, 1, 1, 3)
-    status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table), "--partition-by", "queue")
+    status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table))
     assert (status, errors) == (0, "")
     assert output.startswith(f"{table}: 3 rows of 1 segment, in 1 batch\nfrom arrival in the queue to the table: ")
     assert output.endswith("(of sending only the second is known: up to 1 s too long)\n")

@@ -22,12 +22,13 @@ from ordack.pipeline import columns, segments
 from ordack.pipeline.iceberg import _catalog
 from ordack.pipeline.lake import MALFORMED, PROPERTY, IngestUnusable
 from ordack.pipeline.prune import serials
-from ordack.pipeline.segments import SCHEMA, FolderError, OptionError, read_segment
+from ordack.pipeline.segments import SCHEMA, FolderError, read_segment
 from pyiceberg.catalog import load_catalog
+from pyiceberg.transforms import DayTransform
 from pyiceberg.utils.config import Config
 
-from tests.pipeline.lake import DAY, both, decoding, job, load, numbers, read, read_by_polars
-from tests.support.segment_files import BEGIN, SOURCE, key, make_folder, row, write, write_rows
+from tests.pipeline.lake import both, decoding, job, load, numbers, read, read_by_polars
+from tests.support.segment_files import key, make_folder, row, write, write_rows
 
 
 def test_a_queue_without_segments_is_told_with_those_that_have_some(folder: Path, table: Path) -> None:
@@ -181,46 +182,24 @@ def test_a_segment_that_was_given_up_is_counted_without_rows(folder: Path, table
 
 
 @both
-def test_a_table_is_divided_by_day_and_queue_manager(
-    folder: Path, table: Path, tmp_path: Path, table_format: str
-) -> None:
-    other = make_folder(tmp_path / "segments-2", "folder-2", "22222222")
-    days = [row(1)["arrived"] + DAY * number for number in (0, 0, 1, 0)]
-    write_rows(folder, 1, [row(number, arrived=day) for number, day in enumerate(days)])
-    write(other, 1, 5, 5)
-    what = job([folder, other], table, table_format, by=("day", "queue_manager"))
-    assert load(what).run(False).rows == 5
-    write(other, 2, 6, 6)
-    assert load(job(other, table)).run(False).rows == 1, "it stays divided"
-    assert numbers(table, table_format) == [0, 1, 2, 3, 5, 6]
-    if table_format == "delta":
-        assert set(read(table)["day"].to_pylist()) == {days[0].date(), days[2].date()}
-        actions = pa.table(DeltaTable(table).get_add_actions(flatten=True)).to_pylist()
-        made = [(one["partition.day"], one["partition.queue_manager"], one["num_records"]) for one in actions]
-        first, second = days[0].date(), days[2].date()
-        assert sorted(made) == [(first, SOURCE, 3), (first, "22222222", 1), (first, "22222222", 1), (second, SOURCE, 1)]
-    else:
-        catalog, name = _catalog(str(table))
-        found = catalog.load_table(name)
-        assert [field.name for field in found.spec().fields] == ["day", "queue_manager"]
-        kept = found.scan(row_filter=f"arrived >= '{(days[2]).isoformat()}'")
-        assert len([*kept.plan_files()]) == 1
-        assert kept.to_arrow()["lookup_id"].to_pylist() == [2]
-    with pytest.raises(IngestUnusable, match="is divided by day, queue_manager, not by queue: leave --partition-by"):
-        load(job(folder, table, by=("queue",)))
-
-
-@both
-def test_others_read_by_what_a_table_is_divided(folder: Path, table: Path, table_format: str) -> None:
+def test_a_table_that_its_owner_has_divided_is_gone_on_with(folder: Path, table: Path, table_format: str) -> None:
     """polars takes the values for Delta Lake from the paths of files, where queues may have any name."""
     names = ["line1", "Line1", "a/b=c%d", "x y:", "ü", "..", "2026-01-01"]
     for number, name in enumerate(names):
         write(folder, 1, number, number, name)
         write(folder, 2, len(names) + number, len(names) + number, name)
-    load(job(folder, table, table_format, by=("queue", "day"), segments_max=len(names))).run(False)
+    if table_format == "delta":
+        columns = pa.schema([field.with_nullable(True) for field in SCHEMA])
+        DeltaTable.create(table, columns, partition_by=["queue", "queue_manager"])
+    else:
+        load(job(make_folder(table.parent / "none"), table, table_format))
+        catalog, name = _catalog(str(table))
+        with catalog.load_table(name).update_spec() as spec:
+            spec.add_identity("queue")
+            spec.add_field("arrived", DayTransform(), "day")
+    load(job(folder, table, segments_max=len(names))).run(False)
     rows = read_by_polars(table, table_format).sort("lookup_id")
     assert rows["queue"].to_list() == names * 2
-    assert rows.get_column("day", default=rows["arrived"].dt.date()).to_list() == [BEGIN.date()] * len(names) * 2
 
 
 @both
@@ -260,8 +239,6 @@ def test_what_does_not_belong_together_is_refused(folder: Path, table: Path, tab
         load(job(folder, table / "readme.txt", table_format))
     assert sorted(path.name for path in table.iterdir()) == ["readme.txt"]
     (table / "readme.txt").unlink()
-    with pytest.raises(OptionError, match=r"not divided by 'hour' \(--partition-by\): say day, queue_manager, queue"):
-        job(folder, table, table_format, by=("hour",))
     load(job(folder, table, table_format)).run(False)
     with pytest.raises(IngestUnusable, match=f"is a table of the format {table_format}, and goes on as that: leave"):
         job(folder, table, "iceberg" if table_format == "delta" else "delta")

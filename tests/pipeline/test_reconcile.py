@@ -237,9 +237,9 @@ def test_what_is_planted_is_found_and_named(
 
 
 def test_tables_of_iceberg_are_read(spark: SparkSession, world: World) -> None:
-    """And Delta Lake's by all other tests here, one that is divided by the last of them."""
+    """And Delta Lake's by all other tests here."""
     world.write(ingest=False)
-    what = Job([str(world.segments)], str(world.table), "iceberg", by=("day", "queue_manager", "queue"))
+    what = Job([str(world.segments)], str(world.table), "iceberg")
     load(what).run(False)
     assert sum(serials(str(world.table)).values()) == 2
     rows = read_rows(spark, str(world.table)).orderBy("message_id").collect()
@@ -348,7 +348,7 @@ def test_what_serve_has_captured_export_and_ingest_have_loaded(spark: SparkSessi
         follow.terminate()
     assert (follow.returncode, sender.stop()[0], receiver.stop()[0]) == (0, 0, 0)
     table = tmp_path / "table"
-    load(Job([str(segments)], str(table), by=("day", "queue_manager", "queue"))).run(False)
+    load(Job([str(segments)], str(table))).run(False)
     result = collect(compare(spark, str(capture), Folders([str(segments)]), str(table)), {})
     assert (found(result), result.verdict) == ({}, "reconciled")
     assert result.totals.pop("stored_meanwhile") > 0

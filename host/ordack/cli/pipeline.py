@@ -146,14 +146,6 @@ ContinuousOption = Annotated[
         "everything that is there is in the table.",
     ),
 ]
-DivisionOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--partition-by",
-        metavar="COLUMN",
-        help="Divide a new table by day (of arrival), queue_manager or queue. May be repeated.",
-    ),
-]
 IntervalOption = Annotated[
     float, typer.Option(min=0, help="With --continuous: seconds between two looks at the folder.")
 ]
@@ -168,7 +160,6 @@ def pipeline_ingest(
     bodies: BodiesOption = None,
     prefix: PrefixOption = None,
     queue: Annotated[str | None, typer.Option(help="Take only this queue. Default: all.")] = None,
-    partition_by: DivisionOption = None,
     continuous: ContinuousOption = False,
     interval: IntervalOption = 1.0,
     master: MasterOption = None,
@@ -189,8 +180,7 @@ def pipeline_ingest(
 
     settings = spark_settings(conf)
     with _problems():
-        division = tuple(partition_by) if partition_by else None
-        job = Job([*map(str, segments)], table, table_format, division, queue, schema, bodies, prefix)
+        job = Job([*map(str, segments)], table, table_format, queue, schema, bodies, prefix)
         for text in job.folders.passed_over():
             complain(text)
         stopped: list[int] = []

@@ -40,14 +40,12 @@ from ordack.config.paths import S3, NotLocal, RemotePath, path_of, scheme_of, sy
 from ordack.pipeline.folders import Place
 from ordack.pipeline.lake import (
     ATTEMPTS,
-    DAY,
     DECODING,
     PROPERTY,
     Decoding,
     IngestError,
     IngestUnusable,
     check_columns,
-    check_division,
     check_empty,
     check_there,
     first_line,
@@ -74,28 +72,23 @@ _HINT = "_last_checkpoint"
 
 
 class Delta:
-    """An open table, as lake.Lake has it, made if there is none. columns: those of the rows. by: columns by which a new
-    one is divided; None: as it is. decoding: how its bodies are decoded, which it keeps. Raises IngestError,
-    IngestUnusable."""
+    """An open table, as lake.Lake has it, made if there is none. columns: those of the rows. decoding: how its bodies
+    are decoded, which it keeps. Raises IngestError, IngestUnusable."""
 
-    def __init__(
-        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, decoding: Decoding | None = None
-    ) -> None:
+    def __init__(self, table: str, columns: pa.Schema, decoding: Decoding | None = None) -> None:
         if "%" in table:
             raise IngestUnusable(f"{table} has a % in its path, which delta-rs takes for something else: name another")
         self.folder = table
         self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: str(decoding)})}
-        self._table = self._open(columns, by)
-        self._check(columns, by)
+        self._table = self._open(columns)
+        self._check(columns)
         self._look()
 
     @property
     def names(self) -> list[str]:
         return [field.name for field in self._table.schema().fields]
 
-    def _open(self, columns: pa.Schema, by: tuple[str, ...] | None) -> DeltaTable:
-        if DAY in (by or ()):
-            columns = columns.append(pa.field(DAY, pa.date32()))
+    def _open(self, columns: pa.Schema) -> DeltaTable:
         try:
             if not DeltaTable.is_deltatable(uri_of(self.folder)):
                 check_empty(self.folder)
@@ -104,7 +97,6 @@ class Delta:
                         uri_of(self.folder),
                         Schema.from_arrow(pa.schema([column.with_nullable(True) for column in columns])),
                         mode="ignore",
-                        partition_by=list(by or ()),
                         configuration={**self._kept, SKIPPING: ",".join(STATISTICS)},
                         raise_if_key_not_exists=False,
                     )
@@ -113,7 +105,7 @@ class Delta:
         except (DeltaError, OSError, ValueError) as error:
             raise IngestError(f"cannot open or make the table {self.folder}: {first_line(error)}") from None
 
-    def _check(self, columns: pa.Schema, by: tuple[str, ...] | None) -> None:
+    def _check(self, columns: pa.Schema) -> None:
         """Refuse what this does not fit. Raises IngestError, IngestUnusable."""
         told = self._table.metadata().configuration
         if UNHEEDED in told:
@@ -122,13 +114,12 @@ class Delta:
             )
         if PROPERTY not in told and self._table.file_uris():
             raise IngestUnusable(foreign(self.folder, f"ALTER TABLE ... SET TBLPROPERTIES ('{PROPERTY}' = '1')"))
-        divided = self._table.metadata().partition_columns
-        check_division(self.folder, divided, by, columns.names)
         there = {column.name: column for column in self._table.schema().fields}
         ours = {column.name: column for column in Schema.from_arrow(columns).fields}
         types = {name: (ours[name].type, there[name].type) for name in ours if name in there}
         unfit = unfit_columns(there, ours, types)
-        unfit += [f"{name}, by which the table is divided" for name in divided if name not in (*ours, DAY)]
+        divided = self._table.metadata().partition_columns
+        unfit += [f"{name}, by which the table is divided" for name in divided if name not in ours]
         check_columns(self.folder, [*there], [*ours], unfit)
         version = self._table.version()
         self._kept[SKIPPING] = ",".join(name for name in STATISTICS if name in there)
@@ -171,8 +162,6 @@ class Delta:
         before = {place: self.serials.get(place) for place in reached}
         told = {f"{APPLICATION}/{folder}": 1 for folder in sorted(new)}
         told |= {f"{APPLICATION}/{place.folder}/{place.queue}": serial for place, serial in reached.items()}
-        if DAY in self._table.metadata().partition_columns:
-            rows = rows.append_column(DAY, rows["arrived"].cast(pa.date32()))
         for attempt in range(ATTEMPTS):
             version = self._table.version()
             transactions = [Transaction(*one) for one in told.items()]

@@ -31,21 +31,18 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId
-from pyiceberg.transforms import DayTransform, IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
 from ordack.pipeline.folders import Place
 from ordack.pipeline.lake import (
     ATTEMPTS,
     CATALOG,
-    DAY,
     DECODING,
     PROPERTY,
     Decoding,
     IngestError,
     IngestUnusable,
     check_columns,
-    check_division,
     check_empty,
     check_there,
     first_line,
@@ -72,17 +69,15 @@ def is_name(table: str) -> bool:
 class Iceberg:
     """An open table, as lake.Lake has it, made if there is none. table: its name, with that of a catalog that pyiceberg
     is told of in .pyiceberg.yaml or by variables PYICEBERG_CATALOG__...; or a folder, which has the catalog in a file.
-    columns, by, decoding: as of delta.Delta. Raises IngestError, IngestUnusable."""
+    columns, decoding: as of delta.Delta. Raises IngestError, IngestUnusable."""
 
-    def __init__(
-        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, decoding: Decoding | None = None
-    ) -> None:
+    def __init__(self, table: str, columns: pa.Schema, decoding: Decoding | None = None) -> None:
         self.folder = table
         self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: str(decoding)})}
         try:
             catalog, self._name = _catalog(table)
-            self._table = self._open(catalog, columns, by)
-            self._check(columns, by)
+            self._table = self._open(catalog, columns)
+            self._check(columns)
             self.look()
         except (*PROBLEMS, CommitFailedException) as error:
             raise IngestError(f"cannot open or make the table {table}: {first_line(error)}") from None
@@ -91,46 +86,21 @@ class Iceberg:
     def names(self) -> list[str]:
         return list(self._table.schema().as_arrow().names)
 
-    def _open(self, catalog: Catalog, columns: pa.Schema, by: tuple[str, ...] | None) -> Table:
+    def _open(self, catalog: Catalog, columns: pa.Schema) -> Table:
         with contextlib.suppress(NoSuchTableError, NoSuchNamespaceError):
             return _load(catalog, self._name, self.folder)
         with contextlib.suppress(NamespaceAlreadyExistsError, SQLAlchemyError):  # of another ingest that makes it, too
             catalog.create_namespace_if_not_exists(self._name[:-1])
         location = None if is_name(self.folder) else f"file://{self.folder}"
         schema = pa.schema([column.with_nullable(True) for column in columns])
-        try:
-            with catalog.create_table_transaction(self._name, schema, location, properties=self._kept) as transaction:
-                with transaction.update_spec() as spec:
-                    for name in by or ():
-                        if name == DAY:
-                            spec.add_field("arrived", DayTransform(), DAY)
-                        else:
-                            spec.add_field(name, IdentityTransform(), name)
-        except (TableAlreadyExistsError, CommitFailedException):  # another ingest was faster
-            pass
+        with contextlib.suppress(TableAlreadyExistsError, CommitFailedException):  # another ingest was faster
+            catalog.create_table(self._name, schema, location, properties=self._kept)
         return catalog.load_table(self._name)
 
-    def _division(self) -> tuple[str, ...]:
-        schema = self._table.schema()
-        names = []
-        for part in self._table.spec().fields:
-            name = schema.find_column_name(part.source_id) or ""
-            if isinstance(part.transform, DayTransform) and name == "arrived":
-                names.append(DAY)
-            elif isinstance(part.transform, IdentityTransform):
-                names.append(name)
-            else:
-                raise IngestUnusable(
-                    f"the table {self.folder} is divided by {part.transform} of {name}, which an ingest does not "
-                    "write: begin a new table"
-                )
-        return tuple(names)
-
-    def _check(self, columns: pa.Schema, by: tuple[str, ...] | None) -> None:
+    def _check(self, columns: pa.Schema) -> None:
         """Refuse what this does not fit. Raises IngestUnusable."""
         if PROPERTY not in self._table.properties and self._table.current_snapshot() is not None:
             raise IngestUnusable(foreign(self.folder, f"set its property {PROPERTY} to 1"))
-        check_division(self.folder, self._division(), by, columns.names)
         there = {column.name: column for column in self._table.schema().as_arrow()}
         ours = {column.name: column for column in columns}
         types = {name: (_comparable(ours[name].type), _comparable(there[name].type)) for name in ours if name in there}

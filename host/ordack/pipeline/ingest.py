@@ -29,7 +29,6 @@ from ordack.pipeline import segments
 from ordack.pipeline.bodies import JSON, SchemaError
 from ordack.pipeline.folders import Folders, FoundSegment, Place, Serials, in_turn, missing
 from ordack.pipeline.lake import (
-    DAY,
     DECODING,
     DELTA,
     ICEBERG,
@@ -55,7 +54,6 @@ from ordack.pipeline.segments import (
 from ordack.pipeline.spark import task_count, words
 
 FORMATS = (DELTA, ICEBERG)
-DIVISIONS = (DAY, "queue_manager", "queue")  # what --partition-by takes
 # In a micro-batch: what is done again after a kill, how old progress can be, and what the driver holds in memory.
 SEGMENTS_MAX, BYTES_MAX = 256, 32 << 20
 INTERVAL_S = 1.0
@@ -182,8 +180,8 @@ class Job:
     """What is to be ingested, checked as far as it can be without Spark.
 
     named: folders of segments, and patterns. table: a folder or URL, or with the format iceberg the name of a table.
-    table_format: None: that of the table, and of a new one Delta Lake. by: what divides a new table; None: as it is.
-    queue: only this one. schema, bodies, prefix: how bodies are decoded; None: as the table has it.
+    table_format: None: that of the table, and of a new one Delta Lake. queue: only this one. schema, bodies, prefix:
+    how bodies are decoded; None: as the table has it.
 
     Raises FolderError, OptionError, IngestUnusable.
     """
@@ -191,7 +189,6 @@ class Job:
     named: Sequence[str]
     table: str
     table_format: str | None = None
-    by: tuple[str, ...] | None = None
     queue: str | None = None
     schema: str | None = None
     bodies: str | None = None
@@ -203,9 +200,6 @@ class Job:
         self.folders = Folders(self.named, self.queue)
         if self.table_format not in (None, *FORMATS):
             raise OptionError(f"no table has the format {self.table_format!r}; there are {', '.join(FORMATS)}")
-        for name in self.by or ():
-            if name not in DIVISIONS:
-                raise OptionError(f"a table is not divided by {name!r} (--partition-by): say {', '.join(DIVISIONS)}")
         if self.table_format == ICEBERG:
             from ordack.pipeline.iceberg import is_name
 
@@ -252,10 +246,7 @@ class Job:
             decoding = Decoding(given, self.bodies or JSON, self.prefix or "")
         else:
             decoding = Decoding.of(kept, self.table).checked(self.table, given, self.prefix)
-        columns = decoding.schema
-        if DAY in (self.by or ()) and DAY in map(str.lower, columns.names):
-            raise OptionError(f"--partition-by {DAY} makes a column of that name, and the schema has one, too")
-        lake = kind(self.table, columns, self.by, decoding if decoding.fields else None)
+        lake = kind(self.table, decoding.schema, decoding if decoding.fields else None)
         return lake, decoding._replace(body_format=self.bodies or decoding.body_format)
 
 

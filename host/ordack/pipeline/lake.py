@@ -28,7 +28,6 @@ DECODING = "ordack.decoding"  # of a table with columns that are decoded from th
 MALFORMED = "_malformed"
 DELTA, ICEBERG = "delta", "iceberg"
 CATALOG = "catalog.sqlite"  # of Iceberg, in the folder of a table that is named by that
-DAY = "day"  # of arrival; a column by which a table may be divided
 ATTEMPTS = 10  # to commit, when others do at the same time
 NAME_SHOWN = 60
 
@@ -199,17 +198,6 @@ def check_there(folder: str, part: str) -> None:
     """Raises IngestMissing if a folder of this machine does not have this part of a table."""
     if not scheme_of(folder) and not Path(folder, part).exists():
         raise IngestMissing(f"the table is not in {folder} any more: there is no {part}")
-
-
-def check_division(table: str, by: Sequence[str], wanted: Sequence[str] | None, columns: Sequence[str]) -> None:
-    """Raises IngestUnusable if a table is to be divided by other columns than it is, or has DAY twice."""
-    if DAY in by and DAY in map(str.lower, columns):
-        raise IngestUnusable(f"the table {table} is divided by {DAY}, that of arrival, and --schema has one, too")
-    if wanted is not None and list(wanted) != list(by):
-        raise IngestUnusable(
-            f"the table {table} is divided by {', '.join(by) or 'nothing'}, not by {', '.join(wanted)}: leave "
-            "--partition-by out, or begin a new table"
-        )
 
 
 def unfit_columns(there: Mapping[str, Any], ours: Mapping[str, Any], types: Mapping[str, tuple[Any, Any]]) -> list[str]:
