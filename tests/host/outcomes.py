@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import packet_build
 from mqqb import connection, core, headers, names, parse
-from ordack.client import Client
+from ordack.client import Client, Reject
 
 from tests.support.beside import client_beside
-from tests.support.host_peer import Peer
+from tests.support.host_peer import Peer, direct
 from tests.support.host_world import Host, World, exchange
 
 JN, JP = core.USER_JN, core.USER_JP
@@ -69,3 +69,20 @@ def copies(host: Host, queue: str) -> list[tuple[int, bytes]]:
         assert isinstance(message, headers.UserMessage)
         found.append((message.properties.message_class, bytes(message.properties.body)))
     return found
+
+
+def sender_to(queue: str = "line1", number: int = 1) -> Sender:
+    """A sender of messages to this queue."""
+    return Sender(bytes([number]) * 16, direct(queue))
+
+
+def received(world: World, host: Host) -> None:
+    """An application receives a message of line1."""
+    with application(world, host) as client, client.queue("line1").receive():
+        pass
+
+
+def rejected(world: World, host: Host) -> None:
+    """An application rejects a message of line1."""
+    with application(world, host) as client, client.queue("line1").receive():
+        raise Reject
