@@ -158,23 +158,3 @@ size_t mqqb_run_number(mqqb_outgoing *out, uint32_t *previous, uint8_t *packets,
     }
     return done;
 }
-
-size_t mqqb_run_depart(const uint8_t *first, size_t transaction_at, uint32_t previous, uint8_t *packets,
-                       const uint32_t *sizes, size_t count)
-{
-    size_t done;
-
-    for (done = 0; done < count; done++) {
-        if (sizes[done] < transaction_at + MQQB_TRANSACTION_HEADER_SIZE ||
-            (le16(packets + MQQB_BASE_FLAGS_AT) & MQQB_BASE_TR) != 0 ||
-            memcmp(packets + MQQB_USER_FLAGS_AT, first + MQQB_USER_FLAGS_AT, transaction_at - MQQB_USER_FLAGS_AT) !=
-                0) {
-            break;
-        }
-        write_le32(packets + transaction_at + MQQB_TX_PREVIOUS_IN_PART, previous);
-        previous = le32(packets + transaction_at + MQQB_TX_NUMBER_IN_PART);
-        packets[MQQB_BASE_FLAGS_AT] &= (uint8_t)~MQQB_BASE_SH;
-        packets += sizes[done];
-    }
-    return done;
-}

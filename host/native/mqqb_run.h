@@ -60,14 +60,6 @@ size_t mqqb_run_stored(mqqb_session *s, size_t count, uint32_t half);
 size_t mqqb_run_number(mqqb_outgoing *out, uint32_t *previous, uint8_t *packets, size_t size, size_t transaction_at,
                        size_t count, uint32_t message_id);
 
-/* Make packets ready to leave behind first, which has just been sent: count of them, one behind the other, of these sizes. Each gets
- * as PreviousTxSequenceNumber the number of the one in front of it (B-318), and no SessionHeader.
- * previous: the number of first; transaction_at: its TransactionHeader, which is there.
- * Returns how many were made ready: the one behind them has other names or UserHeader.Flags than first, is traced, or is too short.
- * That one and what follows it are untouched. */
-size_t mqqb_run_depart(const uint8_t *first, size_t transaction_at, uint32_t previous, uint8_t *packets,
-                       const uint32_t *sizes, size_t count);
-
 #ifdef __cplusplus
 }
 #endif

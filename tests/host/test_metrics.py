@@ -137,7 +137,6 @@ def test_the_numbers_are_what_happened(watched: Watched, store: Path, tmp_path: 
         gone = "direct=os:gone\\private$\\line1"
         assert here["ordack_peer_sent_total", peer] >= 21
         assert here["ordack_peer_resent_total", peer] == here["ordack_peer_sent_total", peer] - 21
-        assert here["ordack_order_ack_seconds_count", ""] >= 1
         assert here["ordack_outgoing_messages", gone] == here["ordack_outgoing_unacknowledged", gone] == 1
         assert 0 <= here["ordack_outgoing_oldest_seconds", gone] < 2 * DEADLINE_S
         assert here["ordack_peer_sessions", peer] == 1

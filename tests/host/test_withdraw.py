@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from mqqb import confirm
 from mqqb.session import Session
-from ordack.broker.streams import PredictingSession
 from ordack.config.config import Config
 from ordack.config.settings import NEVER
 from ordack.store import Store
@@ -35,7 +34,7 @@ class Operator:
         self.purged: set[int] = set()
         self.unsent: set[int] = set()
         self.busy = False
-        statement, send, send_following = Database.all, Session.send, PredictingSession.send_following
+        statement, send = Database.all, Session.send
 
         def watched(database: Database, sql: str, arguments: Any = ()) -> list[Any]:
             if not self.busy and folder in database.path.parents and database.connection.get_autocommit():
@@ -49,13 +48,8 @@ class Operator:
                 self.left.add(entry.message_id)
             send(session, entry, packet, recoverable, now)
 
-        def noted_too(session: PredictingSession, entries: Any, packets: Any) -> None:
-            self.left.update(entry.message_id for entry in entries)
-            send_following(session, entries, packets)
-
         patch.setattr(Database, "all", watched)
         patch.setattr(Session, "send", noted)
-        patch.setattr(PredictingSession, "send_following", noted_too)
 
     def _purge(self, folder: Path) -> None:
         self.busy = True

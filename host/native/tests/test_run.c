@@ -523,59 +523,6 @@ static void test_numbers_as_the_core_does(void)
     }
 }
 
-/* Packets behind the first of a stream, in memory of just that size: `other` differs from it in one way, or in none. */
-static void test_departs_up_to_another_one(void)
-{
-    enum { COUNT = 4, TRANSACTION = 20 };
-    static uint8_t expected[COUNT * PACKET];
-    uint32_t other, way;
-
-    for (other = 0; other < COUNT; other++) {
-        for (way = 0; way < 5; way++) {
-            uint32_t sizes[COUNT], i, previous = 40;
-            uint8_t *first = NULL, *packets = (uint8_t *)malloc(COUNT * PACKET), *exact;
-            size_t size = 0, done;
-            layout l;
-
-            for (i = 0; i <= COUNT; i++) {
-                message m = board_message(41 + i * 5);
-                uint8_t *packet = i == 0 ? (uint8_t *)calloc(1, PACKET) : packets + size;
-                size_t bytes;
-
-                memset(packet, 0, PACKET);
-                m.tx_previous = 7;
-                bytes = put_message(packet, &m, &l);
-                if (i == 0) {
-                    first = packet;
-                    continue;
-                }
-                packet[2] |= 0x10; /* a SessionHeader was there */
-                sizes[i - 1] = (uint32_t)bytes;
-                if (i - 1 == other) {
-                    packet[3] |= way == 1 ? 0x01 : 0;              /* traced */
-                    packet[l.transaction - 1] ^= way == 2 ? 1 : 0; /* another name */
-                    packet[60] ^= way == 3 ? 1 : 0;                /* other flags */
-                    sizes[i - 1] = way == 4 ? (uint32_t)l.transaction + TRANSACTION - 1 : sizes[i - 1];
-                }
-                memcpy(expected + size, packet, sizes[i - 1]);
-                if (way == 0 || i - 1 < other) {
-                    expected[size + 2] &= 0xEF;
-                    le(expected + size + l.transaction + PREVIOUS, i == 1 ? previous : 41 + (i - 1) * 5, 4);
-                }
-                size += sizes[i - 1];
-            }
-            exact = (uint8_t *)malloc(size);
-            memcpy(exact, packets, size);
-            done = mqqb_run_depart(first, l.transaction, previous, exact, sizes, COUNT);
-            CHECK_EQ(done, way == 0 ? (size_t)COUNT : (size_t)other);
-            CHECK(memcmp(exact, expected, size) == 0);
-            free(exact);
-            free(packets);
-            free(first);
-        }
-    }
-}
-
 /* Offsets are 32 bits wide, so a call never looks further. Only the packet that ends the run is there. */
 static void test_size_above_32_bits(void)
 {
@@ -667,6 +614,5 @@ int main(int argc, char **argv)
     RUN("B-270 B-271", test_accepts_as_the_core_does);
     RUN("B-122 B-123 B-124 B-280", test_stores_up_to_what_has_to_be_said);
     RUN("B-317 A-24", test_numbers_as_the_core_does);
-    RUN("B-318 B-265", test_departs_up_to_another_one);
     return summary("test_run");
 }

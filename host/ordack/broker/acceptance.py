@@ -44,7 +44,7 @@ class Batch:
     noted: for the duplicate filter. incoming: streams that have moved, and forgotten ones.
     stored: of how many messages the sessions are to hear, recoverable ones or not, in order. refused: links that had to
     be closed. received: messages that were decided, by link; refusals: those that were refused, with their class, or 0
-    for want of room. order_acked: how many milliseconds it took until OrderAcks came.
+    for want of room.
     """
 
     def __init__(self, outcomes: Settlements) -> None:
@@ -60,7 +60,6 @@ class Batch:
         self.refused: set[PeerLink] = set()
         self.received: dict[PeerLink, int] = {}
         self.refusals: list[tuple[PeerLink, int]] = []
-        self.order_acked: list[int] = []
         self.touched: dict[OutgoingQueue, None] = {}  # something has left these
         self.moved: dict[OutgoingQueue, None] = {}  # their streams are to be saved
         self.passed_on: list[int] = []  # keys of what sessions have acknowledged, not transactional
@@ -93,14 +92,11 @@ class Batch:
             link.counts.refuse(message_class)
             if message_class:
                 counters.last_refusal = self.outcomes.now, message_class
-        for took in self.order_acked:
-            counters.order_acks.add(took)
         counters.failure = ""
 
     def take_out(self, queue: OutgoingQueue, entries: list[Entry]) -> None:
         """These have ended otherwise."""
         queue.stream.remove(entries)
-        queue.watched = None
         self.queue_of.update((key_of(entry), queue) for entry in entries)
         self.touched[queue] = self.moved[queue] = None
 

@@ -21,6 +21,7 @@ from mqqb.streams import Entry, OutgoingStream
 
 from ordack.broker.serve_log import ERROR, SAME_AGAIN_S, Operator
 from ordack.broker.streams import PredictingSession
+from ordack.config import classes
 from ordack.config.config import Config
 from ordack.config.names import PeerNames
 from ordack.store import ALLOW_LIST, LIMIT, Counters, CountsByPeer, PeerCounts, StoreError
@@ -32,11 +33,10 @@ class Turns:
     """Which of the outgoing queues that share a connection sends its next message (B-305): that with the highest
     priority, of equal ones that whose last turn was longest ago. Transactional messages have priority 0 (B-287), so
     each PATIENCE-th turn belongs to the queue that has waited longest. count: how many there have been; a queue that
-    joins sets its `turn` to that. is_alone: has only the queue whose turn it is something to send?"""
+    joins sets its `turn` to that."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.is_alone = False
 
     def among(self, queues: Iterable[Any]) -> Iterator[tuple[Any, Entry]]:
         """What to send next, and from which queue, until none has anything. Whoever asks for the one after has sent
@@ -54,7 +54,6 @@ class Turns:
                 heapq.heapify(waiting)
             entry = queue.stream.next_to_send()
             if entry is not None:
-                self.is_alone = not waiting
                 yield queue, entry
                 self.count += 1
                 queue.turn = self.count
@@ -157,7 +156,8 @@ Hop = tuple[str, int]
 class PeerLink:
     """One connection: its session, the peer's IP address or the name of its serial line, and the hop that it leads to,
     if this side opened it or it is a serial line. heard: when something came over it last, ms. certificate: the name in
-    the peer's, "" without TLS. number: no other has it.
+    the peer's, "" without TLS. peer_name: what people call the peer, once the session is open. number: no other has
+    it.
 
     Set `writable` False while the transport takes no more: acknowledgements still go out, messages wait.
     """
@@ -171,6 +171,7 @@ class PeerLink:
         self.hop = hop
         self.heard = now
         self.certificate = ""
+        self.peer_name: str | None = None
         self.counts = peers.of(self.name)
         self.counts.sessions += 1
         self.writable = True
@@ -264,6 +265,33 @@ class Links:
         """Those that links lead to."""
         return {link.hop for link in self._with_hop if link.hop}
 
+    # ---- for operators
+
+    def report(self) -> list[dict[str, Any]]:
+        """Return the state of each session."""
+        return [
+            {
+                "name": link.name,
+                "address": link.address,
+                "guid": guids.guid_text(link.peer),
+                "peer_name": link.peer_name,
+                "certificate": link.certificate,
+                "state": link.session.state,
+                "initiator": link.session.initiator,
+                "in_flight": len(link.session.window.in_flight),
+            }
+            for link in self
+        ]
+
+    def refusals(self) -> dict[str, dict[str, int]]:
+        """Count refusals since the start: of connections by reason, of messages by class, repetitions included."""
+        messages: Counter[str] = Counter()
+        for _, counts in self.counters.peers:
+            for number, count in counts.refused.items():
+                messages[classes.label(number) if number else "no room"] += count
+        connections = {reason: count for reason, count in self.counters.sessions_refused.items() if count}
+        return {"connections": connections, "messages": dict(messages)}
+
     # ---- how they begin
 
     def accept(self, address: str, now: int, hop: Hop | None = None) -> PeerLink | None:
@@ -338,8 +366,9 @@ class Links:
             return False
         link.was_open = True
         names, guid = PeerNames(self._config.names), guids.guid_text(link.peer)
-        if called := names.of(guid):
-            link.count_as(self.counters.peers.of(called))
+        link.peer_name = names.of(guid)
+        if link.peer_name:
+            link.count_as(self.counters.peers.of(link.peer_name))
         if board := names.of_chip(guid):
             self._operator.tell(
                 f"{link.address}: {guid} has connected: if the outbox of {board} was erased, what waited there is "

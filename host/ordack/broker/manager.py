@@ -20,25 +20,25 @@ from typing import Any
 
 from mqqb import connection, core, headers, names, parse
 from mqqb.connection import Acknowledged, Closed, MessageReceived, Noted, Opened
-from mqqb.streams import Entry
 
 from ordack.broker.acceptance import NOT_NOW, Acceptance, Batch, Duplicates
 from ordack.broker.applications import Applications, Question
 from ordack.broker.commits import carry_out
 from ordack.broker.incoming import IncomingStreams, OrderAcks
 from ordack.broker.links import Hop, Links, PeerLink
-from ordack.broker.outcome import Settlements
+from ordack.broker.outcome import CHUNK, Settlements, piece
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
 from ordack.broker.serve_log import ERROR, Operator
-from ordack.broker.settling import ConfirmationDeadlines, Settling
-from ordack.broker.status import refusals, report
-from ordack.broker.streams import MessageRun, key_of, ready_to_follow
+from ordack.broker.settling import Settling
+from ordack.broker.streams import MessageRun, key_of
 from ordack.config.config import Config
 from ordack.config.names import PeerNames
 from ordack.store import Store, StoreError, packet_fields
+from ordack.store.disk import first_piece
 from ordack.store.messages import ANY
 from ordack.store.outgoing import Reading
 
+DUE = 10_000  # messages that are found due at once: messages that are near each other in the store end together
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in its second byte
 
 
@@ -87,7 +87,7 @@ class Departures:
                 reading = Reading(self._store.outgoing, self._outgoing.at_hand)
                 continue
             if entry.tx_sequence_number:
-                link.counts.resent += queue.leave([key_of(entry)], now)
+                link.counts.resent += queue.leave([key_of(entry)])
                 queue.stream.prepare(entry, packet, parse.transaction_offset(packet))
             session.send(entry, packet, entry.recoverable, now)
             link.counts.sent += 1
@@ -96,41 +96,83 @@ class Departures:
             self._links.touch(link)
             if packet[core.BASE_FLAGS_AT + 1] & TRACED and self._config.report_messages:
                 self._report_leaving(link, packet_fields.parse(packet), now, wall)
-            elif entry.tx_sequence_number and link.turns.is_alone:
-                self._send_following(link, queue, entry, packet, reading, now, wall)
-
-    def _send_following(
-        self,
-        link: PeerLink,
-        queue: OutgoingQueue,
-        entry: Entry,
-        first: bytearray,
-        reading: Reading,
-        now: int,
-        wall: int,
-    ) -> None:
-        """Behind a transactional message that has just been sent, while no other queue has anything to send, send those
-        that are next and differ from it in no name: as `_send_from` does, without what it would find out again for
-        each. Where one differs this ends, and `_send_from` decides."""
-        session = link.session
-        following = queue.stream.following(entry, session.room) if link.writable else []
-        if not following:
-            return
-        self._outgoing.may_transmit(queue, key_of(following[-1]))
-        keys = list(map(key_of, following))
-        ahead = reading.following(queue.identifier, keys, wall, link.pace.room)
-        transaction_at = parse.transaction_offset(first)
-        packets, count = ready_to_follow(first, transaction_at, entry.tx_sequence_number, [row[0] for row in ahead])
-        reading.put_back(queue.identifier, keys[count:], ahead[count:])
-        if count:
-            link.counts.resent += queue.leave(keys[:count], now)
-            session.send_following(following[:count], packets)
-            link.counts.sent += count
-            link.pace.sends(len(packets))
-            link.turns.count += count
 
     def _report_leaving(self, link: PeerLink, message: headers.UserMessage, now: int, wall: int) -> None:
         self._transact(now, wall, lambda batch: batch.outcomes.report(message, link.address))  # B-294
+
+
+class ConfirmationDeadlines:
+    """Ends messages whose time has come, a piece at a time: sessions and other processes have their turn in between.
+    transact: decides in one transaction (Manager)."""
+
+    def __init__(
+        self,
+        store: Store,
+        incoming: IncomingStreams,
+        outgoing: OutgoingQueues,
+        settling: Settling,
+        duplicates: Duplicates,
+        transact: Callable[[int, int, Callable[[Batch], object]], object],
+    ) -> None:
+        self.is_behind = False  # there may be more to be ended now
+        self._store = store
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._settling = settling
+        self._duplicates = duplicates
+        self._transact = transact
+        self.load()
+
+    def load(self) -> None:
+        """Forget what was found due."""
+        self._due: list[tuple[int, int]] = []  # see store.outgoing.OutgoingQueues.due; the latest first
+        self._old_outcomes: list[int] = []
+
+    def forget_outcomes(self, keep: int) -> None:
+        """Let the oldest outcomes be forgotten, all but the last `keep`."""
+        self._old_outcomes = self._store.memory.old_outcomes(keep)
+
+    def end_foreign(self, now: int, wall: int) -> bool:
+        """End a piece of the messages that were sent under another identifier. Were these all?"""
+        messages = self._store.outgoing.foreign(self._store.guid, CHUNK)
+        self.is_behind = len(messages) == CHUNK
+        if messages:
+            self._transact(now, wall, lambda batch: self._settling.forsake(batch, messages))
+        return not self.is_behind
+
+    def end(self, now: int, wall: int) -> None:
+        """End a piece of what is due."""
+        self.is_behind = False
+        if self._store.is_pinned():  # the room that is left is for receives
+            return
+
+        def end(work: Callable[[Batch, int], int]) -> None:
+            def decide(batch: Batch) -> None:
+                _, is_more = piece(lambda limit: work(batch, limit))
+                self.is_behind |= is_more
+
+            self._transact(now, wall, decide)
+
+        if surplus := self._incoming.surplus(self._outgoing.returns):
+            end(lambda batch, limit: self._settling.give_up_final_acks(batch, wall, surplus, limit))
+        self._due = self._due or self._store.outgoing.due(wall, DUE)[::-1]
+        if self._due:
+            end(lambda batch, limit: self._end_some(batch, wall, limit))
+            self.is_behind = True  # there may be more than DUE
+        if any(self._store.messages.over(wall, 1)):
+            end(lambda batch, limit: batch.outcomes.remove_over(limit))
+        if self._old_outcomes:
+            end(lambda _batch, limit: self._store.memory.forget_outcomes(self._old_outcomes, limit))
+        if self._duplicates.has_old:
+            end(lambda _batch, limit: self._duplicates.forget_old(limit))
+
+    def _end_some(self, batch: Batch, wall: int, limit: int) -> int:
+        keys = first_piece(self._due[: -limit - 1 : -1])
+        del self._due[len(self._due) - len(keys) :]
+        found = self._store.outgoing.waiting(keys)
+        due = [waiting for waiting in found if waiting.due is not None and waiting.due <= wall]
+        self._settling.due(batch, wall, due)
+        return len(keys)
 
 
 CLOCK_MS = 2000  # that the clock may be set by without a change in times that are shown
@@ -162,7 +204,9 @@ class Manager:
         self._order_acks = OrderAcks(store, self.links, self.incoming, self.outgoing)
         self._acceptance = Acceptance(store, config, self.incoming, self.outgoing, self._duplicates, self.operator)
         self._settling = Settling(store, config, self.incoming, self.outgoing, self.operator)
-        self._deadlines = ConfirmationDeadlines(store, self._settling, self._duplicates, self._transact)
+        self._deadlines = ConfirmationDeadlines(
+            store, self.incoming, self.outgoing, self._settling, self._duplicates, self._transact
+        )
         self._departures = Departures(
             store, config, self.links, self.outgoing, self._settling, self._order_acks, self._transact
         )
@@ -411,7 +455,8 @@ class Manager:
             self.store.messages.add(batch.messages)
         if batch.incoming or batch.forgotten:
             self.incoming.save(batch.incoming, batch.forgotten)
-        self._settling.write(batch)
+        if batch.answers or batch.passed_on or batch.journaled:
+            self._settling.write(batch)
         if batch.forwarded:
             self.outgoing.forward(batch.forwarded, wall)
             batch.outcomes.sent = True
@@ -513,15 +558,18 @@ class Manager:
     def report(self) -> dict[str, Any]:
         """What it is doing, for operators."""
         counters = self.links.counters
-        names = PeerNames(self.config.names)
-        told = report(self.links, self.outgoing, self.connections(), names, self._zero)
+        connections = self.connections()
         return {
             **self.about,
-            "refused": refusals(counters),
+            "refused": self.links.refusals(),
             "last_refusal": counters.last_refusal,
             "failure": counters.failure,
             "refusing": self.incoming.refusing(),
-            **told,
+            "sessions": self.links.report(),
+            "serial": [connection for connection in connections.values() if "serial" in connection],
+            "outgoing": [
+                queue.report(connections.get(queue.hop) if queue.hop else None, self._zero) for queue in self.outgoing
+            ],
         }
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ Times: seconds since 1970.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -193,14 +193,6 @@ class Settlements:
         self.store.memory.add_outcomes(outcomes)
         self.store.outgoing.note_discarded(discarded)
         return gone
-
-    def delivered(self, keys: Collection[int], ends: Iterable[tuple[bytes, bytes]], outgoing: Iterable[int]) -> None:
-        """OrderAcks cover all messages with these keys, in these outgoing queues, and nothing more is to be heard of
-        them. ends: the records of mqqb.confirm that they have, each with what it becomes."""
-        for record, end in ends:
-            self.store.memory.add_outcomes_of(keys, record, end, self.now)
-        self.store.outgoing.delete(keys)
-        self.store.outgoing.note_discarded(dict.fromkeys(outgoing, 0))
 
     def give_up(self, waiting: Waiting, message_class: int) -> bytearray:
         """A message that is not transactional, or only passes through, will not be delivered (B-311 to B-313, B-390);

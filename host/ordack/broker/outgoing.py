@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 from array import array
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqqb import confirm, core, guids, headers, hosts
 from mqqb.confirm import Confirmation
@@ -42,8 +42,7 @@ class OutgoingQueue:
 
     returns: it holds what goes back to a peer, rather than messages sent here. rejections: key of the last FinalAck in
     it that rejected a message. turn: see Turns. transmitted: keys of transactional messages that were sent since the
-    store was told that those up to `sent_to` may be. watched: the one of which it is measured when its OrderAck comes:
-    its key, and when it was sent first.
+    store was told that those up to `sent_to` may be.
     """
 
     def __init__(self, row: Outgoing, way: Way, config: Config, rows: Rows) -> None:
@@ -61,26 +60,37 @@ class OutgoingQueue:
         self.rejections = 0
         self.transmitted: set[int] = set()
         self.sent_to = 0
-        self.watched: tuple[int, int] | None = None
         self._highest = 0  # key of the transactional messages that were sent
 
-    def leave(self, keys: Sequence[int], now: int) -> int:
+    def leave(self, keys: Sequence[int]) -> int:
         """The transactional messages with these keys, which rise, are sent; how many not for the first time."""
         self.transmitted.update(keys)
         again = bisect_right(keys, self._highest)
         if again < len(keys):
             self._highest = keys[-1]
-            if self.watched is None:
-                self.watched = keys[again], now
         return again
 
-    def order_acked(self, entries: Iterable[Entry], now: int) -> int | None:
-        """An OrderAck covers these. How long it took, in milliseconds, if the one that is watched is among them."""
-        if self.watched is None or max(map(key_of, entries), default=0) < self.watched[0]:
-            return None
-        took = now - self.watched[1]
-        self.watched = None
-        return took
+    def report(self, connection: Mapping[str, Any] | None, zero: int) -> dict[str, Any]:
+        """Return the state of the queue for operators (B-082, B-239). connection: the network's state of its hop; zero:
+        of monotonic time, in ms since 1970."""
+        info = self.stream.transfer_info()
+        state = connection["state"] if connection else "Inactive"
+        return {
+            "format_name": self.format_name,
+            "state": "OnHold" if self.on_hold else "Connected" if self.link else state,
+            "first_non_ack": info.first_non_ack,
+            "last_non_ack": info.last_non_ack,
+            "last_ack": info.last_ack,
+            "next_seq": info.next_seq,
+            "last_ack_count": info.last_ack_count,
+            "last_ack_time": info.last_ack_time and (zero + info.last_ack_time) // 1000,
+            "no_ack_count": info.no_ack_count,
+            "no_read_count": info.no_read_count,
+            "resend_count": info.resend_count,
+            "resend_interval_ms": info.resend_interval,
+            "resend_time": info.resend_time and (zero + info.resend_time) // 1000,
+            "connection": connection,
+        }
 
     @property
     def is_needed(self) -> bool:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import itertools
 import secrets
 from array import array
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mqqb import confirm, connection, core, headers, lives, parse
 from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
-from ordack.broker.outcome import CHUNK, piece
 from ordack.broker.sending import number_run
 from ordack.broker.streams import key_of
 from ordack.config import classes
@@ -28,7 +26,7 @@ from ordack.store.disk import first_piece
 from ordack.store.outgoing import Unsent, Waiting
 
 if TYPE_CHECKING:
-    from ordack.broker.acceptance import Batch, Duplicates
+    from ordack.broker.acceptance import Batch
     from ordack.broker.incoming import IncomingStreams
     from ordack.broker.links import PeerLink
     from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
@@ -38,18 +36,14 @@ if TYPE_CHECKING:
 class _Answers:
     """What acknowledgements tell of messages here, for one batch; see mqqb.confirm.Storage."""
 
-    def __init__(self, settling: Settling, batch: Batch, now: int) -> None:
+    def __init__(self, settling: Settling, batch: Batch) -> None:
         self.strangers = settling.strangers
         self.ended: list[OutgoingQueue] = []  # in which messages have ended
         self.covered: list[tuple[OutgoingQueue, Entry]] = []  # the last message of each that the OrderAck covers
         self._settling = settling
         self._batch = batch
-        self._now = now
 
     def answer(self, queue: OutgoingQueue, entries: list[Entry], message_class: int) -> None:
-        took = None if message_class else queue.order_acked(entries, self._now)
-        if took is not None:
-            self._batch.order_acked.append(took)
         if message_class:
             self.ended.append(queue)
         elif entries:
@@ -85,7 +79,7 @@ class Settling:
     def order_ack(self, batch: Batch, link: PeerLink, packet: connection.OrderAck, now: int) -> None:
         """An OrderAck has come (B-230 to B-237)."""
         while True:
-            answers = _Answers(self, batch, now)
+            answers = _Answers(self, batch)
             if not confirm.order_ack(answers, packet.body, self._outgoing, now):
                 of_peer = (queue for queue in self._outgoing if queue.link and queue.link.peer == link.peer)
                 lives.explain(answers, packet.body, self._outgoing, of_peer, now)
@@ -109,7 +103,7 @@ class Settling:
             queues.append(self._outgoing[waiting.outgoing])
             if waiting.key not in batch.queue_of:  # else it may have ended, and the store does not know that yet
                 self._outgoing.recall([waiting])
-        confirm.final_ack(_Answers(self, batch, now), packet, self._store.guid, queues, now)
+        confirm.final_ack(_Answers(self, batch), packet, self._store.guid, queues, now)
 
     def outrun(self, time_stamp: int) -> None:
         """Number above this TimeStamp, which was not given here, from now on, and say so once (B-426, B-413)."""
@@ -139,7 +133,7 @@ class Settling:
             self._store.outgoing.delete(batch.passed_on)
         if batch.journaled:
             self._journal(batch)
-        if batch.answers and not self._settle_alike(batch):
+        if batch.answers:
             self._settle(batch)
 
     def _journal(self, batch: Batch) -> None:
@@ -148,26 +142,6 @@ class Settling:
             if waiting.own and waiting.journal * core.USER_JN & core.USER_JP:
                 batch.outcomes.copy(JOURNAL, self._store.outgoing.packet(waiting.key)[0], None)
         self._store.outgoing.delete(batch.journaled)
-
-    def _settle_alike(self, batch: Batch) -> bool:
-        """As `_settle`, where OrderAcks alone have come, and end all that they name: without reading that. False: it is
-        not so, and nothing was done."""
-        if any(message_class for _, message_class in batch.answers):
-            return False
-        keys = [key for key, _ in batch.answers]
-        ends = []
-        left = len(keys)
-        for record, count in self._store.outgoing.confirmations(keys):
-            if record is None:
-                return False
-            confirmation = Confirmation(array("I", record), self._config.confirmation)
-            if confirmation.order_ack() & ~confirm.STORE != confirm.DELETE:
-                return False
-            ends.append((record, confirmation.record.tobytes()))
-            left -= count
-        if not left:
-            batch.outcomes.delivered(keys, ends, {batch.queue_of[key].identifier for key in keys})
-        return not left
 
     def _settle(self, batch: Batch) -> None:
         """Apply acknowledgements to the confirmation process of the messages that they name, in order of arrival."""
@@ -266,10 +240,6 @@ class Settling:
         for queue, entries in self._outgoing.entries(keys, messages):
             batch.take_out(queue, entries)
 
-    def too_many_final_acks(self) -> list[tuple[int, int]]:
-        """As IncomingStreams.surplus."""
-        return self._incoming.surplus(self._outgoing.returns)
-
     def give_up_final_acks(self, batch: Batch, wall: int, surplus: list[tuple[int, int]], limit: int) -> int:
         """End up to `limit` of the surplus, the first ones; how many. What is left stays in `surplus`."""
         messages: list[Waiting] = []
@@ -299,88 +269,6 @@ def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:
     if waiting.deleted:
         return confirmation.failed(confirm.NACK_DELETED)
     return confirm.too_late(confirmation, wall, waiting.send_until)
-
-
-# What time ends, a piece at a time: sessions and other processes have their turn in between.
-
-
-DUE = 10_000  # messages that are found due at once: what is near each other in the store ends together
-
-Transact = Callable[[int, int, "Callable[[Batch], object]"], object]
-
-
-class ConfirmationDeadlines:
-    """transact: runs what decides in one transaction (Manager)."""
-
-    def __init__(self, store: Store, settling: Settling, duplicates: Duplicates, transact: Transact) -> None:
-        self._is_behind = False
-        self._store = store
-        self._settling = settling
-        self._duplicates = duplicates
-        self._transact = transact
-        self.load()
-
-    def load(self) -> None:
-        """Begin anew: what is due is to be looked for."""
-        self._due: list[tuple[int, int]] = []  # as OutgoingQueues.due, what is due later first
-        self._old_outcomes: list[int] = []
-
-    def forget_outcomes(self, keep: int) -> None:
-        """The oldest outcomes are to be forgotten, but for the last `keep`."""
-        self._old_outcomes = self._store.memory.old_outcomes(keep)
-
-    def end_foreign(self, now: int, wall: int) -> bool:
-        """Messages that were sent under another identifier end: some of them. Was that all?"""
-        messages = self._store.outgoing.foreign(self._store.guid, CHUNK)
-        self._is_behind = len(messages) == CHUNK
-        if messages:
-            self._transact(now, wall, lambda batch: self._settling.forsake(batch, messages))
-        return not self._is_behind
-
-    @property
-    def is_behind(self) -> bool:
-        """There may be more to be ended now."""
-        return self._is_behind
-
-    def end(self, now: int, wall: int) -> None:
-        """A piece of what is due ends."""
-        self._is_behind = False
-        if self._store.is_pinned():  # what would be written is left to receives
-            return
-
-        def end(work: Callable[[Batch, int], int]) -> None:
-            def decide(batch: Batch) -> None:
-                _, is_more = piece(lambda limit: work(batch, limit))
-                self._is_behind |= is_more
-
-            self._transact(now, wall, decide)
-
-        if surplus := self._settling.too_many_final_acks():
-            end(lambda batch, limit: self._settling.give_up_final_acks(batch, wall, surplus, limit))
-        self._due = self._due or self._store.outgoing.due(wall, DUE)[::-1]
-        if self._due:
-            end(lambda batch, limit: self._end_some(batch, wall, limit))
-            self._is_behind = True  # there may be more than that
-        if any(self._store.messages.over(wall, 1)):
-            end(lambda batch, limit: batch.outcomes.remove_over(limit))
-        if self._old_outcomes:
-            end(lambda _batch, limit: self._store.memory.forget_outcomes(self._old_outcomes, limit))
-        if self._duplicates.has_old:
-            end(lambda _batch, limit: self._duplicates.forget_old(limit))
-
-    def _end_some(self, batch: Batch, wall: int, limit: int) -> int:
-        keys = first_piece(self._due[: -limit - 1 : -1])
-        del self._due[len(self._due) - len(keys) :]
-        self._settling.due(
-            batch,
-            wall,
-            [
-                waiting
-                for waiting in self._store.outgoing.waiting(keys)
-                if waiting.due is not None and waiting.due <= wall
-            ],
-        )
-        return len(keys)
 
 
 # Each run of `serve`, and each process that sends without it, numbers in a sequence of its own, and a sequence leaves

@@ -9,83 +9,22 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mqqb import confirm, core, guids
 
 from ordack.config import classes
 from ordack.config.config import Config, format_address, split_direct
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE, PeerNames, counted
-from ordack.store import Counters, Store
+from ordack.store import Store
 from ordack.store.disk import Room, megabytes
 from ordack.store.outgoing import OutgoingCount
 from ordack.store.packet_fields import is_return_queue
 from ordack.store.schema import POISON, PRIVATE
 
-if TYPE_CHECKING:
-    from ordack.broker.links import Hop, PeerLink
-    from ordack.broker.outgoing import OutgoingQueue
-
 LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken
 PATIENCE_S = 60  # that a message waits for a session until this is a problem
 REFUSED_S = 3600  # for which a refused message is a problem
-
-
-def report(
-    links: Iterable[PeerLink],
-    queues: Iterable[OutgoingQueue],
-    connections: Mapping[Hop, Mapping[str, Any]],
-    names: PeerNames,
-    zero: int = 0,
-) -> dict[str, Any]:
-    """What a queue manager is doing: its sessions, and the state of its outgoing queues (B-082, B-239). connections:
-    what the network tells of its hops. names: what people call queue managers. zero: of monotonic time, in ms since
-    1970."""
-    told = []
-    for queue in queues:
-        connection = connections.get(queue.hop) if queue.hop else None
-        info = queue.stream.transfer_info()
-        told.append(
-            {
-                "format_name": queue.format_name,
-                "state": "OnHold"
-                if queue.on_hold
-                else "Connected"
-                if queue.link
-                else connection["state"]
-                if connection
-                else "Inactive",
-                "first_non_ack": info.first_non_ack,
-                "last_non_ack": info.last_non_ack,
-                "last_ack": info.last_ack,
-                "next_seq": info.next_seq,
-                "last_ack_count": info.last_ack_count,
-                "last_ack_time": info.last_ack_time and (zero + info.last_ack_time) // 1000,
-                "no_ack_count": info.no_ack_count,
-                "no_read_count": info.no_read_count,
-                "resend_count": info.resend_count,
-                "resend_interval_ms": info.resend_interval,
-                "resend_time": info.resend_time and (zero + info.resend_time) // 1000,
-                "connection": connection,
-            }
-        )
-    return {
-        "sessions": [
-            {
-                "name": link.name,
-                "address": link.address,
-                "guid": guids.guid_text(link.peer),
-                "peer_name": names.of(guids.guid_text(link.peer)),
-                "certificate": link.certificate,
-                "state": link.session.state,
-                "initiator": link.session.initiator,
-                "in_flight": len(link.session.window.in_flight),
-            }
-            for link in links
-        ],
-        "serial": [connection for connection in connections.values() if "serial" in connection],
-        "outgoing": told,
-    }
 
 
 def span(seconds: float) -> str:
@@ -304,17 +243,6 @@ def served_text(told: Mapping[str, Any]) -> str:
     if told["listening"]:
         text += f" by process {told['process']}, listening on {told['listening']}"
     return f"{text}; room for {megabytes(told['room'])}"
-
-
-def refusals(counters: Counters) -> dict[str, dict[str, int]]:
-    """What was refused since the start: connections by reason, messages by class, repetitions included."""
-    messages: dict[str, int] = {}
-    for _, counts in counters.peers:
-        for number, count in counts.refused.items():
-            reason = classes.label(number) if number else "no room"
-            messages[reason] = messages.get(reason, 0) + count
-    connections = {reason: count for reason, count in counters.sessions_refused.items() if count}
-    return {"connections": connections, "messages": messages}
 
 
 def refused_text(refused: Mapping[str, Mapping[str, int]]) -> str:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import attrgetter
-from struct import pack_into, unpack_from
+from struct import pack_into
 from typing import Any, Protocol, TypeVar
 
 from mqqb import connection, core, headers, parse
@@ -141,43 +141,6 @@ class MessageRun:
         return accepted
 
 
-def ready_to_follow(
-    first: bytearray, transaction_at: int, previous: int, packets: Sequence[bytes | bytearray | memoryview]
-) -> tuple[bytearray, int]:
-    """Those of the packets that leave behind `first`, which has just been sent, as they go on the wire: one behind the
-    other, and how many. Each names the one in front of it (B-318), `first` has the number `previous`. The first that
-    differs from it in a name or in UserHeader.Flags does not follow, nor what is traced, and none behind that."""
-    data = bytearray().join(packets)
-    sizes = array("I", map(len, packets))
-    if core.implementation == "c":
-        octets, lengths = ffi.from_buffer(BYTES, data, True), ffi.from_buffer(LENGTHS, sizes)
-        done: int = lib.mqqb_run_depart(
-            ffi.from_buffer(BYTES, first), transaction_at, previous, octets, lengths, len(sizes)
-        )
-        ffi.release(octets)
-    else:
-        done = _ready_to_follow(first, transaction_at, previous, data, sizes)
-    del data[sum(sizes[:done]) :]
-    return data, done
-
-
-def _ready_to_follow(
-    first: bytearray, transaction_at: int, previous: int, data: bytearray, sizes: Sequence[int]
-) -> int:
-    names = first[core.USER_FLAGS_AT : transaction_at]
-    at = 0
-    for place, size in enumerate(sizes):
-        packet = data[at : at + size]
-        if packet[core.BASE_FLAGS_AT + 1] & core.BASE_TR >> 8 or packet[core.USER_FLAGS_AT : transaction_at] != names:
-            return place
-        pack_into("<I", packet, transaction_at + core.TX_PREVIOUS_IN_PART, previous)
-        (previous,) = unpack_from("<I", packet, transaction_at + core.TX_NUMBER_IN_PART)
-        packet[core.BASE_FLAGS_AT] &= ~core.BASE_SH & 0xFF
-        data[at : at + size] = packet
-        at += size
-    return len(sizes)
-
-
 class PredictingSession(Session):
     """A session that tells of runs. predicts: may be set False before anything has come."""
 
@@ -233,28 +196,6 @@ class PredictingSession(Session):
                     self._templates = [template, *self._templates[: TEMPLATES - 1]]
             else:
                 self._templates.clear()
-
-    @property
-    def room(self) -> int:
-        """How many messages may be sent before `can_send` says no."""
-        counts = self.window.counts
-        most = min(
-            counts[core.SESSION_WINDOW_SIZE], counts[core.SESSION_RECEIVED_WINDOW_SIZE], connection.IN_FLIGHT_MAX
-        )
-        return max(most - core.session_unacked_sent(counts), 0)
-
-    def send_following(self, entries: Sequence[Entry], packets: bytearray) -> None:
-        """As `send`, for transactional messages behind another one that was sent in the same millisecond: the timers
-        run, and no SessionHeader is due. `room` has to be left. packets: as `ready_to_follow` makes them."""
-        counts = self.window.counts
-        for entry in entries:
-            counts[core.SESSION_SENT] = entry.sequence_number = (counts[core.SESSION_SENT] + 1) & 0xFFFF
-            counts[core.SESSION_RECOVERABLE_SENT] = entry.recoverable_sequence_number = (
-                counts[core.SESSION_RECOVERABLE_SENT] + 1
-            ) & 0xFFFF
-            entry.awaiting_ack = True
-        self.window.in_flight.extend(entries)
-        self._out.append(packets)
 
     def stored_all(self, recoverable: bool, count: int, now: int) -> None:
         """As `stored`, for so many messages of this kind."""
@@ -389,29 +330,6 @@ class LongStream(OutgoingStream):
             self._fetch()
             entry = super().next_to_send()
         return entry
-
-    def following(self, entry: Entry, most: int) -> list[Entry]:
-        """The next ones that `next_to_send` gives, if this transactional one, which it gave last, has been sent: `most`
-        at most, and only those that lie behind it in one piece, of the same sequence. The number before each is that
-        of the one in front of it."""
-        table = self.table
-        for priority, place in self._cursors:
-            if priority == entry.priority and place < len(table) and table[place] is entry and not self._held:
-                break
-        else:
-            return []
-        following = table[place + 1 : place + 1 + most]
-        for count, other in enumerate(following):
-            if (
-                other.tx_sequence_id != entry.tx_sequence_id
-                or not other.tx_sequence_number
-                or other.awaiting_ack
-                or other.received_session_ack
-                or other.priority != priority
-                or not other.recoverable
-            ):
-                return following[:count]
-        return following
 
     def order_ack(self, body: OrderAckBody, now: int) -> list[Entry]:
         """As OutgoingStream.order_ack. What was sent before a start need not be in the table yet."""

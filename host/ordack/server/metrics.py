@@ -84,8 +84,6 @@ class Metrics:
         yield _counter("ordack_store_failures_total", text, counters.store_failures)
         text = "Messages from the network that one transaction has stored"
         yield _histogram("ordack_batch_messages", text, counters.batches)
-        text = "Time from the first transmission of a message to its OrderAck, one message a destination at once"
-        yield _histogram("ordack_order_ack_seconds", text, counters.order_acks, 1000)
         yield _gauge("ordack_applications", "Applications that are connected to serve", len(applications))
         text = "Messages that applications have sent through serve"
         yield _counter("ordack_application_sent_total", text, applications.sent)

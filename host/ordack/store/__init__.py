@@ -15,7 +15,7 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,6 @@ from ordack.store.disk import (
     DISK_S,
     LONG_LOG_BYTES,
     MESSAGES,
-    MILLISECONDS,
     Disk,
     Room,
     Spread,
@@ -110,15 +109,6 @@ class Memory:
         self._db.many(
             "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended, destination) VALUES (?, ?, ?, ?)",
             outcomes,
-        )
-
-    def add_outcomes_of(self, keys: Collection[int], record: bytes, end: bytes, now: int) -> None:
-        """Note the outcome `end`, delivered, for outgoing messages with these keys and the confirmation `record`."""
-        condition, arguments = self._db.among("id", keys)
-        self._db.all(
-            "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended) "
-            f"SELECT message_id, ?, ? FROM outgoing_messages WHERE {condition} AND confirmation = ?",
-            (end, now, *arguments, record),
         )
 
     def missed(self, message_id: int) -> str:
@@ -238,9 +228,8 @@ class CountsByPeer:
 
 
 class Counters:
-    """The work of a queue manager. batches: transactions with messages from the network, by their messages. order_acks:
-    milliseconds from the first transmission of a message to its OrderAck, of one message at a time for each
-    destination. sessions_refused: connections, by LIMIT (too many), ALLOW_LIST (not allowed) or TLS (not agreed on).
+    """The work of a queue manager. batches: transactions with messages from the network, by their messages.
+    sessions_refused: connections, by LIMIT (too many), ALLOW_LIST (not allowed) or TLS (not agreed on).
     last_refusal: of a message, not for want of room: seconds since 1970, and its class. ends: of sessions, by rule.
     store_failures: of the store. failure: why the store has failed at `failed_at` (monotonic milliseconds), "" after
     the next commit. turned: the last round of the loop, in monotonic seconds."""
@@ -248,7 +237,6 @@ class Counters:
     def __init__(self) -> None:
         self.peers = CountsByPeer()
         self.batches = Spread(MESSAGES)
-        self.order_acks = Spread(MILLISECONDS)
         self.sessions_refused = {LIMIT: 0, ALLOW_LIST: 0, TLS: 0}
         self.ends: dict[str, int] = {}
         self.store_failures = 0

@@ -287,7 +287,6 @@ def explained(error: apsw.Error, path: Path) -> StoreError:
 # The log itself, and its work.
 
 MICROSECONDS = tuple(digit * 10**power for power in range(2, 7) for digit in (1, 2, 5))  # 0.1 ms to 5 s
-MILLISECONDS = (*(digit * 10**power for power in range(5) for digit in (1, 2, 5)), 100_000, 600_000)
 MESSAGES = tuple(1 << power for power in range(13))
 
 

@@ -148,21 +148,6 @@ class Reading:
         packet, until = self._read(outgoing, key)
         return bytearray(packet), until
 
-    def following(self, outgoing: int, keys: Iterable[int], wall: int, room: int) -> list[tuple[Packet, int]]:
-        """The same for several messages, up to one that is expired, or one that fills the room, in bytes. wall: seconds
-        since 1970."""
-        found = []
-        for key in keys:
-            if room <= 0:
-                break
-            packet, until = row = self._read(outgoing, key)
-            if wall > until:
-                self.put_back(outgoing, [key], [row])
-                break
-            found.append(row)
-            room -= len(packet)
-        return found
-
     def _read(self, outgoing: int, key: int) -> tuple[Packet, int]:
         if key in self._at_hand:
             return self._at_hand.pop(key)
@@ -174,10 +159,6 @@ class Reading:
         if len(row[0]) > READ_AHEAD_BYTES:
             del self._ahead[outgoing]
         return row
-
-    def put_back(self, outgoing: int, keys: Iterable[int], rows: Iterable[tuple[Packet, int]]) -> None:
-        """Keep packets that `following` has given, and that are not sent yet."""
-        self._ahead.setdefault(outgoing, {}).update(zip(keys, rows, strict=False))
 
 
 LAST_TIME_STAMP = 0xF0000000  # in 2097: an OrderAck, which anybody can forge (B-411), raises TimeStamps no further
@@ -533,13 +514,6 @@ class OutgoingQueues:
         """The states of these outgoing messages, in order of sending."""
         condition, arguments = self._db.among("id", keys)
         return self._messages(Waiting, condition + " ORDER BY id", arguments)
-
-    def confirmations(self, keys: Collection[int]) -> list[tuple[bytes | None, int]]:
-        """The records of mqqb.confirm of these outgoing messages, each with its number of messages."""
-        condition, arguments = self._db.among("id", keys)
-        return self._db.all(
-            f"SELECT confirmation, count(*) FROM outgoing_messages WHERE {condition} GROUP BY confirmation", arguments
-        )
 
     def waiting_own(self, message_id: int) -> Waiting | None:
         """The outgoing message sent here under this MessageID; None if it is not there (any more)."""
