@@ -44,10 +44,6 @@ class RigFailed(OSError):
     """The rig cannot go on, a switch or a port of it; that says nothing about what it tests."""
 
 
-class Quarantined(BoardMissing):
-    """The target is not to be used for now; the text says why."""
-
-
 @dataclass(frozen=True)
 class Line:
     """One line of output: which life of the board (from 1) printed it, and what."""

@@ -112,7 +112,7 @@ async def prepare(settings: Settings, folder: Path, fleet: list[Part]) -> None:
     proxy = proxy_of(board, schedule, settings.seed, tap)
     mishaps = Mishaps(settings, board, manager, folder)
     asked = len(cuts), len(of_board), len(of_manager)
-    figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, *asked)
+    figures = Figures(settings.seed, settings.messages, settings.board, board.describe(), *asked)
     figures.plan = {"cuts": cuts, BOARD: of_board, MANAGER: of_manager}
     figures.plan = {name: [asdict(event) for event in events] for name, events in figures.plan.items()}
     part = Part(settings, board, manager, schedule, proxy, folder, mishaps, figures, tap, fleet)
@@ -215,9 +215,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="S",
         help="seconds without progress (default: by the kind of board)",
     )
-    parser.add_argument(
-        "--deadline", dest="deadline_s", type=float, metavar="S", help="seconds in all (default: by the kind of board)"
-    )
     parser.add_argument("--mishap", choices=MISHAPS, default="", help="what else happens (see hil/README.md)")
     parser.add_argument("--tls", action="store_true", help="over TLS, if the board's firmware has it: unix")
     parser.add_argument("--json", action="store_true", help="write the figures to standard output as one JSON object")
@@ -228,7 +225,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen.boards = boards if len(boards) > 1 else []
     if chosen.boards and (chosen.mishap or chosen.tls):
         parser.error("several boards at one queue manager take no mishap and no TLS")
-    names = ("messages", "cuts", "kills", "seed", "max_size", "mishap", "tls", "patience_s", "deadline_s")
+    names = ("messages", "cuts", "kills", "seed", "max_size", "mishap", "tls", "patience_s")
     try:
         chosen.settings = Settings(board=boards[0], **{name: getattr(chosen, name) for name in names})
     except ValueError as error:
@@ -258,7 +255,7 @@ def _obey(chosen: argparse.Namespace, console: Console) -> int:
         for reason in figures.shortcomings():
             console.print(f"FAILED: {name}{reason}", markup=False)
         if figures.comparison:
-            console.print(f"{name}{figures.comparison.line()}", markup=False)
+            console.print(f"{name}{figures.line()}", markup=False)
         if chosen.json:
             print(figures.to_json())
     return min({figures.status for figures in found} - {0}, default=0)

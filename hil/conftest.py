@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from hil import boards, own_network, part, queue_manager, targets
-from hil.boards import BoardMissing, Quarantined
+from hil.boards import BoardMissing
 from hil.campaign import run_campaign
 from hil.dice import new_seed
 from hil.report import Comparison, Figures
@@ -33,7 +33,7 @@ OVER_TLS = {"unix"}
 RunStandin = Callable[..., Figures]
 Play = Callable[..., tuple[Figures, Comparison]]
 
-FILE = pytest.StashKey[dict[str, str] | None]()
+FILE = pytest.StashKey[list[str] | None]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -150,7 +150,7 @@ def play(tmp_path: Path) -> Play:
 @pytest.fixture
 def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, tuple[int, int, int]], Figures]:
     """Run a campaign on a board: `campaign_on("unix", (60, 12, 2))`; messages, cuts and kills are those of the short
-    form. Skips the test if the board is in quarantine, or is not here and was not asked for.
+    form. Skips the test if the board is not here and was not asked for.
     """
 
     def run(board: str, short: tuple[int, int, int]) -> Figures:
@@ -165,7 +165,7 @@ def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
         try:
             return asyncio.run(run_campaign(wanted, Console()))
         except BoardMissing as reason:
-            if not asked or isinstance(reason, Quarantined):
+            if not asked:
                 pytest.skip(str(reason))
             pytest.fail(str(reason))
 

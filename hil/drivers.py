@@ -26,7 +26,7 @@ from ordack.boards.repl import Board as Repl
 from ordack.boards.repl import BoardError, write_limit
 
 from hil import real
-from hil.boards import BoardMissing, Line, Log, Quarantined
+from hil.boards import BoardMissing, Line, Log
 from hil.real import LabBoard, aliases, claimed, identity, url
 
 _READ_TIMEOUT_S: Final = 0.1
@@ -41,7 +41,6 @@ CLIENT: Final = "labgrid.remote.client"
 """Where the errors of a place are, and what is loaded only for one."""
 FILE: Final = ("imports", "targets", "options", "images", "tools", "paths", "features")
 TARGET: Final = ("resources", "drivers", "options", "features")
-QUARANTINE: Final = "quarantine"
 
 
 def number(default: float) -> Any:
@@ -230,26 +229,15 @@ def load(path: Path) -> Environment:
     return environment
 
 
-def names(path: Path) -> dict[str, str]:
-    """Every board of a file, and why it is in quarantine; empty if it is not."""
-    environment = load(path)
-    return {name: quarantine(environment, name) for name in environment.config.get_targets()}
-
-
-def quarantine(environment: Environment, name: str) -> str:
-    """Why a board is not to be used: `options: {quarantine: REASON}` of its target."""
-    return str(environment.config.get_target_option(name, QUARANTINE, "") or "")
+def names(path: Path) -> list[str]:
+    """Every board of a file."""
+    return list(load(path).config.get_targets())
 
 
 def node_of(environment: Environment, name: str) -> NodeDriver:
-    """The driver of one board, which is not active. Raises BoardMissing with the board, if it is described wrongly or
-    in quarantine.
-    """
+    """The driver of one board, which is not active. Raises BoardMissing with the board, if it is described wrongly."""
     where = f"{environment.config_file}: board {name}"
-    described = table(environment.config.get_targets()[name], where, *TARGET)
-    table(described.get("options", {}), f"{where}: options", QUARANTINE)
-    if why := quarantine(environment, name):
-        raise Quarantined(f"{where} is in quarantine: {why}")
+    table(environment.config.get_targets()[name], where, *TARGET)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # a key that nobody reads

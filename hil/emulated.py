@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from littlefs import LittleFS
 from littlefs.context import UserContext
@@ -60,30 +60,23 @@ asyncio.run(application.main("config.json"))
 """
 
 
-class Chip(NamedTuple):
-    """A microcontroller that QEMU has, with our firmware in the folder `name`. `lan` gives it a network, `line`
-    connects its UART 1 to the character device uart1.
+class M3:
+    """A Cortex-M3 that QEMU has, with our firmware. `lan` gives it a network, `line` joins its UART 1 to the character
+    device uart1.
     """
 
-    name: str
-    processor: str
-    qemu: tuple[str, ...]
-    lan: tuple[str, ...] = ("-nic", "user,model=lan9118")
-    line: tuple[str, ...] = ("-serial", "chardev:uart1")
+    processor = "Cortex-M3"
+    firmware = FIRMWARE / "mps2-an385" / "firmware.elf"
+    qemu = ("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram")
+    lan = ("-nic", "user,model=lan9118")
+    line = ("-serial", "chardev:uart1")
 
-    @property
-    def firmware(self) -> Path:
-        return FIRMWARE / self.name / "firmware.elf"
-
-    def command(self, flash: str | Path, settings: str, firmware: Path | None = None) -> list[str | Path]:
+    @classmethod
+    def command(cls, flash: str | Path, settings: str, firmware: Path | None = None) -> list[str | Path]:
         """QEMU with this file as its flash, and the words NAME=VALUE for the firmware; without a terminal or links."""
         memory = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path={flash},share=on"
-        command: list[str | Path] = [*self.qemu, "-object", memory, "-display", "none", "-monitor", "none"]
-        return [*command, "-semihosting", "-kernel", firmware or self.firmware, "-append", settings]
-
-
-M3 = Chip("mps2-an385", "Cortex-M3", ("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram"))
-CHIPS = (M3,)
+        command: list[str | Path] = [*cls.qemu, "-object", memory, "-display", "none", "-monitor", "none"]
+        return [*command, "-semihosting", "-kernel", firmware or cls.firmware, "-append", settings]
 
 
 class Flash:
@@ -237,7 +230,7 @@ def _answer(lines: TextIO) -> None:
 
 
 class Mps2Board(Board):
-    """A microcontroller in QEMU with a heap of `heap` KiB. `folder` holds the flash.
+    """A microcontroller in QEMU with a heap of 64 KiB. `folder` holds the flash.
 
     With `network` it reaches the queue manager over its Ethernet, else over its UART 1, which hears nothing while the
     flash erases. UART 0 is its log.
@@ -252,14 +245,10 @@ class Mps2Board(Board):
         self,
         target: str,
         folder: Path,
-        chip: Chip,
         network: bool,
         application: Path = SENSOR,
-        heap: int = MPS2_HEAP_KIB,
     ) -> None:
-        built(chip.firmware, target)
-        self._chip = chip
-        self._heap = heap
+        built(M3.firmware, target)
         self._network = network
         self._flash = mps2_flash(folder / "flash")
         self.target = target
@@ -272,18 +261,18 @@ class Mps2Board(Board):
 
     def _command(self) -> list[str | Path]:
         """QEMU and its arguments, but for the control socket."""
-        program(self._chip.qemu[0], self.target)
-        settings = f"heap={self._heap}" if self._network else f"heap={self._heap} erase_ms={ERASE_MS}"
-        command = self._chip.command("flash", settings)
+        program(M3.qemu[0], self.target)
+        heap = f"heap={MPS2_HEAP_KIB}"
+        command = M3.command("flash", heap if self._network else f"{heap} erase_ms={ERASE_MS}")
         command += ["-chardev", "stdio,id=uart0,signal=off", "-serial", "chardev:uart0"]
         if self._network:
-            return [*command, *self._chip.lan]
+            return [*command, *M3.lan]
         self.line = self.sockets / "uart1"
-        return [*command, "-nic", "none", "-chardev", f"socket,id=uart1,path={self.line}", *self._chip.line]
+        return [*command, "-nic", "none", "-chardev", f"socket,id=uart1,path={self.line}", *M3.line]
 
     def describe(self) -> str:
         link = "Ethernet" if self._network else "UART"
-        return f"{self.target}: {self._chip.processor} in {self._chip.qemu[0]}, {self._heap} KiB of heap, over {link}"
+        return f"{self.target}: {M3.processor} in {M3.qemu[0]}, {MPS2_HEAP_KIB} KiB of heap, over {link}"
 
     @property
     def life(self) -> int:

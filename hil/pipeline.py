@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -32,7 +32,7 @@ from hil.part import LISTENING_DEADLINE_S
 from hil.progress import Progress
 from hil.queue_manager import QUEUE, CampaignFailed, QueueManager, Service
 from hil.quick_spark import INTERPRETED, QUICK_JVM
-from hil.report import RIG_FAILED, Comparison, Received, Run, compare, read_ledger
+from hil.report import Received, Run, compare, read_ledger
 from hil.scenario import ORDACK, plan_kills
 from hil.targets import open_board
 from hil.victims import TICK_S, Victim, elsewhere
@@ -65,61 +65,42 @@ class Settings:
     artefacts: Path = ARTEFACTS
 
 
-@dataclass
-class Table:
-    """What can be seen of the table without Spark."""
+def rows_of(table: Path) -> int:
+    """The rows that belong to the table, seen without Spark."""
+    return DeltaTable(table).count() if DeltaTable.is_deltatable(str(table)) else 0
 
-    folder: Path
-    rows: int = 0
 
-    def count(self) -> int:
-        """The rows that belong to the table."""
-        if DeltaTable.is_deltatable(str(self.folder)):
-            self.rows = DeltaTable(self.folder).count()
-        return self.rows
-
-    def read(self) -> list[Received]:
-        """The messages, in the order of their arrival in the queue."""
-        columns = ["lookup_id", "label", "source_queue_manager", "message_id", "delivery", "message_class", "body"]
-        columns += ["tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number"]
-        whole = DeltaTable(self.folder).to_pyarrow_table(columns=columns).sort_by("lookup_id")
-        return [
-            Received.with_body(
-                row["label"],
-                row["body"],
-                source=row["source_queue_manager"],
-                message_id=row["message_id"],
-                delivery=row["delivery"],
-                message_class=row["message_class"],
-                tx=(row["tx_sequence_time_stamp"] << 32 | row["tx_sequence_ordinal"], row["tx_sequence_number"]),
-            )
-            for row in whole.to_pylist()
-        ]
+def messages_of(table: Path) -> list[Received]:
+    """The messages in the table, in the order of their arrival in the queue."""
+    columns = ["lookup_id", "label", "source_queue_manager", "message_id", "delivery", "message_class", "body"]
+    columns += ["tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number"]
+    whole = DeltaTable(table).to_pyarrow_table(columns=columns).sort_by("lookup_id")
+    return [
+        Received.with_body(
+            row["label"],
+            row["body"],
+            source=row["source_queue_manager"],
+            message_id=row["message_id"],
+            delivery=row["delivery"],
+            message_class=row["message_class"],
+            tx=(row["tx_sequence_time_stamp"] << 32 | row["tx_sequence_ordinal"], row["tx_sequence_number"]),
+        )
+        for row in whole.to_pylist()
+    ]
 
 
 @dataclass
 class Figures(Run):
-    """How a campaign went."""
+    """How a campaign went. left: messages that are still in queues."""
 
-    seed: int
-    messages: int
     kills: dict[str, int] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
     segments: int = 0
     left: int = 0
-    comparison: Comparison | None = None
-    failure: str | None = None
-    rig_failed: bool = False
-    artefacts: str | None = None
-
-    @property
-    def ok(self) -> bool:
-        return not self.shortcomings()
 
     def shortcomings(self) -> list[str]:
-        """What is not as it should be; nothing if all is well."""
-        reasons = [] if self.failure is None else [self.failure]
+        """As Run has it."""
+        reasons = super().shortcomings()
         if self.comparison is None:
             return [*reasons, "there is no verdict"]
         if self.comparison.faults or self.comparison.once != self.messages:
@@ -131,14 +112,11 @@ class Figures(Run):
                 reasons.append(f"{self.kills.get(name, 0)} of {asked} kills of the {name} were made")
         return reasons
 
-    def to_json(self) -> str:
-        return json.dumps({**asdict(self), "ok": self.ok})
-
-    def line(self) -> str:
-        """The sentence that the campaign ends with."""
-        assert self.comparison is not None
+    def line(self) -> str | None:
+        """As Run has it."""
         killed = ", ".join(f"{name} {count}" for name, count in self.kills.items())
-        return f"{self.comparison.line()}; {self.segments} segments; kills: {killed}; {self.seconds:.1f} s"
+        line = super().line()
+        return line and f"{line}; {self.segments} segments; kills: {killed}; {self.seconds:.1f} s"
 
 
 class PipelineCampaign:
@@ -151,7 +129,8 @@ class PipelineCampaign:
         self.manager = QueueManager(settings.ordack, folder)
         self.export = Service([*settings.ordack, *EXPORT], folder)
         self.ingest = Service([*settings.ordack, *INGEST, *SPARK], folder)
-        self.table = Table(folder / TABLE)
+        self.table = folder / TABLE
+        self.rows = 0
         self.progress = Progress()
         self.victims = {}
         for name, end in zip(KILLED, (self.board, self.manager, self.export, self.ingest), strict=True):
@@ -176,7 +155,7 @@ class PipelineCampaign:
         await self._keep_killing()
         await asyncio.to_thread(self._stop)
         ledger = read_ledger(await elsewhere(lambda: self.board.read_file(sensor.LEDGER)))
-        figures.comparison = compare(settings.messages, ledger, self.table.read())
+        figures.comparison = compare(settings.messages, ledger, messages_of(self.table))
         figures.segments = len(segments.segments(self.folder / SEGMENTS))
         listed = await self.manager.command("queue", "list", "--json")
         figures.left = sum(json.loads(line)["messages"] for line in listed.splitlines())
@@ -212,7 +191,7 @@ class PipelineCampaign:
                 looked = now
                 found = segments.segments(self.folder / SEGMENTS)
                 counts["export"] = max((segment.last_lookup_id for segment in found), default=0)
-                counts["ingest"] = self.table.count()
+                counts["ingest"] = self.rows = rows_of(self.table)
             for name, victim in self.victims.items():
                 victim.tick(counts[name], now)
             figures = (*counts.values(), sum(victim.kills for victim in self.victims.values()))
@@ -227,7 +206,7 @@ class PipelineCampaign:
         await self._until(self.ingest.has_children, complaint)
 
     def _complete(self) -> bool:
-        counts = self.progress.accepted, self.progress.stored, self.table.rows
+        counts = self.progress.accepted, self.progress.stored, self.rows
         return all(one.finished for one in self.victims.values()) and min(counts) >= self.settings.messages
 
     def close(self) -> None:
@@ -303,7 +282,7 @@ def _obey(settings: Settings, console: Console, as_json: bool) -> int:
         console.print(figures.line(), markup=False)
     if as_json:
         print(figures.to_json())
-    return 0 if figures.ok else RIG_FAILED if figures.rig_failed else 1
+    return figures.status
 
 
 if __name__ == "__main__":

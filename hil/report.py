@@ -200,26 +200,54 @@ def _differences(entry: Entry, message: Received, source: str) -> Iterable[str]:
         yield f"transactional sequence {message.tx}"
 
 
+@dataclass
 class Run:
-    """What may end early."""
+    """What every campaign says at its end. failure: what has ended it early; rig_failed: that was the rig's."""
 
-    failure: str | None
-    rig_failed: bool
+    seed: int
+    messages: int
+    comparison: Comparison | None = field(default=None, kw_only=True)
+    traffic: list[str] = field(default_factory=list, kw_only=True)
+    seconds: float = field(default=0.0, kw_only=True)
+    failure: str | None = field(default=None, kw_only=True)
+    rig_failed: bool = field(default=False, kw_only=True)
+    artefacts: str | None = field(default=None, kw_only=True)
 
     def fail(self, error: Exception, logs: str = "") -> None:
-        """What has ended it, with the ends of its logs; the first one counts. An OSError is the rig's."""
+        """An error has ended the campaign; the first one counts. An OSError is the rig's. logs: their ends."""
         if self.failure is None:
             self.failure, self.rig_failed = f"{error}\n{logs}".rstrip(), isinstance(error, (OSError, BoardMissing))
+
+    def shortcomings(self) -> list[str]:
+        """Why this campaign proves nothing, or what it disproves, a sentence each; empty if all is well."""
+        return [] if self.failure is None else [self.failure]
+
+    @property
+    def ok(self) -> bool:
+        return not self.shortcomings()
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 all is well; 1 not so; RIG_FAILED."""
+        found = {*self.traffic, *(self.comparison.faults if self.comparison else ())}
+        found -= {"unrecorded"}  # what a run that ends early has not come to
+        return 0 if self.ok else RIG_FAILED if self.rig_failed and not found else 1
+
+    def line(self) -> str | None:
+        """The sentence that the campaign ends with; None without a verdict."""
+        return self.comparison.line() if self.comparison else None
+
+    def to_json(self) -> str:
+        """One JSON object in one line: the fields of this class and its parts, `ok`, `shortcomings`, and `line`."""
+        return json.dumps({"ok": self.ok, "line": self.line(), "shortcomings": self.shortcomings(), **asdict(self)})
 
 
 @dataclass
 class Figures(Run):
-    """Everything that a campaign says at its end."""
+    """Everything that a campaign with boards says at its end."""
 
-    seed: int
     board: str
     description: str
-    messages: int
     cuts_asked: int
     board_kills_asked: int
     manager_kills_asked: int
@@ -227,7 +255,6 @@ class Figures(Run):
     modules: str = ""
     mishaps: int = 0
     told: list[str] = field(default_factory=list)
-    comparison: Comparison | None = None
     cuts: list[CutMade] = field(default_factory=list)
     plan: dict[str, Any] = field(default_factory=dict)
     accepted: int = 0
@@ -241,15 +268,10 @@ class Figures(Run):
     bytes_up: int = 0
     bytes_down: int = 0
     found_at_restart: int = 0
-    seconds: float = 0.0
-    traffic: list[str] = field(default_factory=list)
-    failure: str | None = None
-    rig_failed: bool = False
-    artefacts: str | None = None
 
     def shortcomings(self) -> list[str]:
-        """Why this campaign proves nothing, or what it disproves, a sentence each; empty if all is well."""
-        reasons = [] if self.failure is None else [self.failure]
+        """As Run has it."""
+        reasons = super().shortcomings()
         if self.comparison is None:
             reasons.append("the queue was not compared with the ledger")
         else:
@@ -279,22 +301,6 @@ class Figures(Run):
         begin = {self.failure.splitlines()[0].split(":")[0]} if self.failure else set()
         found = {"traffic"} if self.traffic else set()
         return begin | found | set(self.comparison.faults if self.comparison else ())
-
-    @property
-    def ok(self) -> bool:
-        return not self.shortcomings()
-
-    @property
-    def status(self) -> int:
-        """The exit status: 0 all is well; 1 not so; RIG_FAILED."""
-        found = {*self.traffic, *(self.comparison.faults if self.comparison else ())}
-        found -= {"unrecorded"}  # what a run that ends early has not come to
-        return 0 if self.ok else RIG_FAILED if self.rig_failed and not found else 1
-
-    def to_json(self) -> str:
-        """One JSON object in one line: the fields of this class and its parts, `ok`, `shortcomings`, and `line`."""
-        line = self.comparison.line() if self.comparison else None
-        return json.dumps({"ok": self.ok, "line": line, "shortcomings": self.shortcomings(), **asdict(self)})
 
     def table(self) -> Table:
         """The table that the campaign ends with."""

@@ -16,7 +16,7 @@ from ordack.boards.claim import Claim
 from ordack.boards.repl import CORE, NoBoard, dotted
 
 from hil import drivers
-from hil.boards import SENSOR, BoardMissing, Quarantined
+from hil.boards import SENSOR, BoardMissing
 from hil.real import LabBoard
 from hil.targets import RIG, rig_file
 
@@ -93,8 +93,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             for line in (check if words.command == "check" else status)(environment, name):
                 _say(f"{name}: {line}")
-        except Quarantined as reason:
-            _say(f"{name}: {reason}")
         except (BoardMissing, OSError) as reason:
             _say(f"{name}: FAILED: {reason}")
             well = False

@@ -7,19 +7,14 @@ import sys
 from pathlib import Path
 
 from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built
-from hil.emulated import M3, MPS2_HEAP_KIB, Mps2Board
+from hil.emulated import Mps2Board
 
 MICROPYTHON = {
     "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
     "unix-twin": ROOT / "build" / "micropython" / "unix-twin" / "micropython",
 }
-MICROCONTROLLERS = {
-    "mps2-eth": (M3, True),
-    "mps2-uart": (M3, False),
-}
-"""The chip of each, and whether it has a network; else it has a UART. With `@KIB` behind its name, such as
-`mps2-eth@140`, it has so large a heap.
-"""
+MICROCONTROLLERS = {"mps2-eth": True, "mps2-uart": False}
+"""Whether it has a network; else it has a UART."""
 EMULATED = (*MICROPYTHON, *MICROCONTROLLERS, "cpython")
 """The boards that need no hardware, beside `exec:COMMAND`: any interpreter that takes a script and its argument."""
 RIG = ROOT / "rig.yaml"
@@ -62,8 +57,6 @@ def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
         environment = drivers.load(path)
         if target in environment.config.get_targets():
             return drivers.open_board(environment, target, application)
-    name, _, heap = target.partition("@")
-    if name in MICROCONTROLLERS and (heap.isdecimal() or not heap):
-        chip, network = MICROCONTROLLERS[name]
-        return Mps2Board(target, folder, chip, network, application, int(heap or MPS2_HEAP_KIB))
+    if target in MICROCONTROLLERS:
+        return Mps2Board(target, folder, MICROCONTROLLERS[target], application)
     return ProcessBoard(target, interpreter(target), folder, application)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hil.boards import BoardMissing
-from hil.emulated import M3, Flash, Mps2Board
+from hil.emulated import Flash, Mps2Board
 
 DEADLINE_S = 60.0
 
@@ -56,7 +56,7 @@ def open_board(tmp_path: Path) -> Iterator[Open]:
 
     def board(kind: str) -> Mps2Board:
         try:
-            opened.append(Mps2Board(kind, tmp_path / "board", M3, True, application))
+            opened.append(Mps2Board(kind, tmp_path / "board", True, application))
         except BoardMissing as reason:
             pytest.skip(str(reason))
         return opened[-1]

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from hil import ending
-from hil.boards import BoardMissing, Quarantined, RigFailed
+from hil.boards import BoardMissing, RigFailed
 
 RIG = (sys.executable, "-m", "hil.rig")
 
@@ -28,8 +28,7 @@ def raising(error: BaseException) -> Callable[[], int]:
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (BoardMissing("no board 'pico-7'"), 2, "no board 'pico-7'\n"),
-        (Quarantined("bench is in quarantine: [red]burnt[/]"), 2, "bench is in quarantine: [red]burnt[/]\n"),
+        (BoardMissing("no board [red]pico-7[/]"), 2, "no board [red]pico-7[/]\n"),
         (OSError(28, "No space left on device", "ledger"), 2, "[Errno 28] No space left on device: 'ledger'\n"),
         (RigFailed("board bench: no hub"), 3, "board bench: no hub\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),

@@ -55,11 +55,9 @@ def test_the_boards_that_the_readme_describes_are_some(rig: Rig) -> None:
     (example,) = re.findall("```yaml\n(imports.*?)```", README, re.DOTALL)
     path = rig({})
     path.write_text(example)
-    assert drivers.names(path) == {"pico-1": "", "pico-2": "its regulator is burnt, ask Ada"}
+    assert drivers.names(path) == ["pico-1", "pico-2"]
     made = drivers.node_of(drivers.load(path), "pico-1")
     assert made.line == "line"
-    with pytest.raises(BoardMissing, match="board pico-2 is in quarantine: its regulator is burnt, ask Ada"):
-        open_board("pico-2", path.parent / "flash")
 
 
 @pytest.mark.parametrize(
@@ -257,8 +255,7 @@ def test_a_dead_board_is_a_sentence_and_is_switched_off(
 
 
 def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    burnt = {**described(tmp_path / "burnt"), "options": {"quarantine": "it is burnt"}}
-    path = rig({"bench": described(tmp_path / "tty", off="true"), "burnt": burnt})
+    path = rig({"bench": described(tmp_path / "tty", off="true"), "other": described(tmp_path / "other")})
 
     def said(*words: str) -> tuple[int, str]:
         status = rig_command([*words, "--lg-env", str(path)])
@@ -280,11 +277,10 @@ def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path, capsys: p
     status, text = said("status", "bench")
     assert (status, "bench: board " in text, "in use: a campaign on bench" in text) == (0, True, True)
     status, text = said("status")
-    assert (status, "\nburnt: " in text, "FAILED" in text) == (0, True, False)
-    assert "is in quarantine: it is burnt" in text
+    assert (status, "\nother: free" in text, "FAILED" in text) == (0, True, False)
     opened.close()
     assert said("status", "bench") == (0, "bench: free\n")
-    assert said("check", "bnech") == (2, f"{path}: no board bnech; there are: bench, burnt\n")
+    assert said("check", "bnech") == (2, f"{path}: no board bnech; there are: bench, other\n")
 
 
 @pytest.mark.parametrize(

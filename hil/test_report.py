@@ -68,7 +68,7 @@ def figures(comparison: Comparison | None = None, **changes: Any) -> Figures:
         "board_kills": 2,
         "manager_kills": 2,
     }
-    return Figures(7, "unix", "unix: a board", COUNT, 3, 2, 2, **{**wanted, **changes})
+    return Figures(7, COUNT, "unix", "unix: a board", 3, 2, 2, **{**wanted, **changes})
 
 
 # Comparison
