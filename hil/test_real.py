@@ -254,9 +254,9 @@ def test_a_campaign_deploys_the_modules_that_it_tests(bench: Bench, tmp_path: Pa
     command.write_text(command.read_text().replace(str(M3.firmware), str(stock)).replace("heap=64", "heap=200"))
     folder = Path(real.compiled_modules().name)
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.mpy")}
-    stale = {"ordack/node/node.mpy", "mqqb/session.mpy", "mqqb/window.mpy"}
+    stale = {"ordack/node/node.mpy", "mqqb/session.mpy", "mqqb/streams.mpy"}
     old = {name: data for name, data in files.items() if name not in stale and "/core_" not in name}
-    old |= {"mqqb/session.py": STALE, "ordack/node/node.py": STALE, "mqqb/window.mpy": files["mqqb/streams.mpy"]}
+    old |= {"mqqb/session.py": STALE, "ordack/node/node.py": STALE, "mqqb/streams.mpy": files["mqqb/session.mpy"]}
     mps2_flash(bench.tty.with_name("flash")).create(old, MPS2_PSRAM_SIZE)
     seed = new_seed()
     print(f"seed {seed}")
