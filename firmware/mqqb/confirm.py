@@ -447,12 +447,7 @@ def too_late(confirmation: Confirmation, time: int, until: int) -> int:
     return action
 
 
-def order_ack(
-    storage: "Storage",
-    body: "OrderAckBody",
-    queues: "Iterable[SourceQueue]",
-    now: int,
-) -> bool:
+def order_ack(storage: "Storage", body: "OrderAckBody", queues: "Iterable[SourceQueue]", now: int) -> bool:
     """An OrderAck has come (B-230 to B-237). now: monotonic ms. False: it acknowledges nothing that is pending in the
     queues, which are all of them; lives.explain tells why.
     """

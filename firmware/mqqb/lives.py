@@ -61,11 +61,7 @@ def explain(
 
 
 def _refused(
-    strangers: "dict[int, int]",
-    acked: int,
-    likely: "SourceQueue | None",
-    of_peer: "Iterable[SourceQueue]",
-    now: int,
+    strangers: "dict[int, int]", acked: int, likely: "SourceQueue | None", of_peer: "Iterable[SourceQueue]", now: int
 ) -> "list[SourceQueue]":
     """Those which the peer refuses: what they have sent is older, and they have heard nothing of their own since
     such an OrderAck came for the first time, before it was sent again. likely: the one with its TimeStamp; none of

@@ -34,8 +34,7 @@ DEFAULT_TTRQ = 345600
 
 
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, id=case[0], marks=pytest.mark.rule(*RULES[case[0].split()[0]])) for case in cases.CASES],
+    "case", [pytest.param(case, id=case[0], marks=pytest.mark.rule(*RULES[case[0].split()[0]])) for case in cases.CASES]
 )
 def test_case(case: Any) -> None:
     cases.check(case)

@@ -17,15 +17,7 @@ from mqqb.headers import PrivateQueueFormatName, PrivateQueueFormatNameId, Publi
 from mqqb.names import DirectQueueFormatName, utf16_decode, utf16_encode
 
 from tests.conformance import ROOT
-from tests.support.layouts import (
-    acknowledgments,
-    guids,
-    internal_packets,
-    short_texts,
-    u16,
-    u32,
-    user_messages,
-)
+from tests.support.layouts import acknowledgments, guids, internal_packets, short_texts, u16, u32, user_messages
 
 FRAMES = samples.frames(str(ROOT / "tests/vectors.json"))
 FULL = bytes(packet_build.build(samples.full_message()))

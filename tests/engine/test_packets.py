@@ -19,10 +19,7 @@ from mqqb.headers import PrivateQueueFormatNameId, PublicQueueFormatName
 from mqqb.names import DirectQueueFormatName
 
 from tests.conformance import ROOT
-from tests.support.layouts import (
-    u8,
-    user_messages,
-)
+from tests.support.layouts import u8, user_messages
 
 HOSTS = ("build", "handshake", "problems", "rare")
 FRAMES = samples.frames(str(ROOT / "tests/vectors.json"))

@@ -5,19 +5,7 @@ from array import array
 import engine_ends as ends
 from engine_cases import parametrize, rule
 from engine_ends import end_of, session_headers, states
-from mqqb import (
-    acks,
-    build,
-    compose,
-    connection,
-    core,
-    headers,
-    hosts,
-    names,
-    parse,
-    session,
-    streams,
-)
+from mqqb import acks, build, compose, connection, core, headers, hosts, names, parse, session, streams
 from mqqb.connection import MessageReceived, Noted
 from mqqb.session import Settings
 
@@ -68,11 +56,7 @@ def test_session_ack_for_express_messages_waits_half_the_ack_timeout() -> None:
     receiver.session.handle_timeout(10000)
     raw = receiver.session.data_to_send()
     (header,) = session_headers(raw)
-    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_BASE], header[core.ACKS_FLAGS]) == (
-        1,
-        0,
-        0,
-    )
+    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_BASE], header[core.ACKS_FLAGS]) == (1, 0, 0)
     sender.receive(raw, 10000)
     assert sender.settled == [1]
     assert sender.stream.table == []

@@ -5,16 +5,7 @@ from array import array
 import engine_ends as ends
 from engine_cases import parametrize, rule
 from engine_ends import end_of, session_headers
-from mqqb import (
-    build,
-    compose,
-    connection,
-    core,
-    hosts,
-    parse,
-    session,
-    streams,
-)
+from mqqb import build, compose, connection, core, hosts, parse, session, streams
 from mqqb.destination import IncomingStream
 from mqqb.hosts import TransferInfo
 from mqqb.session import Settings

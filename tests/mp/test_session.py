@@ -18,18 +18,7 @@ import session_acks
 import session_sending
 from engine_cases import TESTS, parametrize, rule, run_tests
 from engine_ends import end_of, session_headers, states
-from mqqb import (
-    acks,
-    build,
-    compose,
-    connection,
-    core,
-    hosts,
-    names,
-    parse,
-    session,
-    streams,
-)
+from mqqb import acks, build, compose, connection, core, hosts, names, parse, session, streams
 from mqqb.connection import Opened
 from mqqb.session import Settings
 
