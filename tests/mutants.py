@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENGINE = Path("firmware/mqqb")
 TESTS = {
     "connection.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
-    "hosts.py": ("engine/test_engine.py",),
+    "hosts.py": ("engine/test_streams.py", "engine/test_engine.py"),
     "session.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
     "streams.py": ("engine/test_streams.py", "engine/test_engine.py"),
     "lives.py": ("engine/test_source.py",),
