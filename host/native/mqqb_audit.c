@@ -378,29 +378,6 @@ static int check_id(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, seque
     return 1;
 }
 
-static uint32_t seconds_after(uint32_t time, uint32_t interval)
-{
-    return interval >= NO_DEADLINE - time ? NO_DEADLINE : time + interval;
-}
-
-/* Deadlines by SentTime (C-11 to C-14, C-18 to C-23). A message that would be late at its first transmission has no such clock. */
-static void set_deadlines(const row *r, mqqb_audit_slot *slot)
-{
-    const uint32_t sent_time = get(r, MQQB_SCAN_SENT_TIME), ttbr = get(r, MQQB_SCAN_TIME_TO_BE_RECEIVED);
-    const uint32_t ttrq = get(r, MQQB_SCAN_TIME_TO_REACH_QUEUE);
-    const uint32_t reach = ttrq == NO_DEADLINE ? LONG_LIVE_TIME : ttrq;
-
-    slot->confirm =
-        ttbr == NO_DEADLINE ? NO_DEADLINE : seconds_after(seconds_after(sent_time, ttbr), least(ttbr, ttrq));
-    slot->reach = reach <= ttbr               ? seconds_after(sent_time, reach)
-                  : (slot->flags & HELD) != 0 ? slot->confirm
-                                              : seconds_after(sent_time, ttbr);
-    if (r->time / NS_PER_S > (int64_t)least(slot->reach, slot->confirm)) {
-        slot->reach = NO_DEADLINE;
-        slot->confirm = NO_DEADLINE;
-    }
-}
-
 /* The receiver's rule, as if it had everything that was seen: so this is the most that it can have accepted. 1: it accepts. */
 static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number,
                    uint32_t previous, int resent)
@@ -438,7 +415,7 @@ static void keep_highest(mqqb_audit_source *source, const sequence *s)
 }
 
 /* Keep of old sequences only what may still matter. */
-static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
+static void prune(mqqb_audit *a, mqqb_audit_flow *f)
 {
     uint32_t entry = a->sequences[f->newest - 1].older, *link = &a->sequences[f->newest - 1].older, place;
 
@@ -447,7 +424,7 @@ static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
         const uint32_t older = s->older;
         if (s->has_slots != 0 && place >= MQQB_AUDIT_DETAILED &&
             (place >= 4 * MQQB_AUDIT_KEEP || all_over(a, s, 0, MQQB_AUDIT_BLOCKS * MQQB_AUDIT_BLOCK))) {
-            conclude_all(a, s, time);
+            conclude_all(a, s);
         }
         if (s->has_slots == 0 && place >= MQQB_AUDIT_KEEP) {
             const uint32_t *const from = (const uint32_t *)&s->counts;
@@ -591,7 +568,7 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
                 has_begun(a, r, s);
             }
         }
-        prune(a, f, r->time);
+        prune(a, f);
     }
     return entry;
 }
@@ -704,13 +681,12 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         be_sure(s, number);
     }
 
-    slot = make_slot(a, s, number, r->time);
+    slot = make_slot(a, s, number);
     resent = slot == NULL || (slot->flags & SEEN) != 0;
     if (slot == NULL) {
         s->counts.resends++;
     } else if ((slot->flags & SEEN) == 0) {
         s->counts.messages++;
-        s->counts.first_transmissions++;
         slot->time = r->time;
         slot->files = r->packet.file & 0xFFFF;
         slot->frame = r->packet.frame;
@@ -722,7 +698,6 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         } else if ((get(r, MQQB_SCAN_TX_FLAGS) & MQQB_TX_FA) != 0) {
             slot->flags |= ASKED;
         }
-        set_deadlines(r, slot);
         if (number <= s->covered) {
             slot->flags |= ORDERED;
             s->counts.order_acked++;
@@ -937,21 +912,6 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     s->covered = last;
 }
 
-/* A FinalAck for a message that has lost its slot, and was counted then. */
-static void final_ack_late(mqqb_audit_flow *f, sequence *s, uint32_t message_class)
-{
-    s->counts.final_acked++;
-    if (f->outcomes[MQQB_AUDIT_WAITING] != 0 && s->counts.unsettled != 0) {
-        f->outcomes[MQQB_AUDIT_WAITING]--;
-        s->counts.unsettled--;
-    } else if (f->outcomes[MQQB_AUDIT_STORED] != 0) {
-        f->outcomes[MQQB_AUDIT_STORED]--;
-    } else {
-        return;
-    }
-    count_outcome(f, message_class);
-}
-
 /* Was a message that has no slot removed from its queue already, by another FinalAck among the last ones? 1: there was one. */
 static int check_twice(mqqb_audit *a, const row *r, const sequence *s, const mqqb_audit_final *second)
 {
@@ -998,8 +958,10 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         if (inserted) {
             remember_final(s, &final);
         }
-        if (sent) {
-            final_ack_late(f, s, message_class);
+        if (sent) { /* its message has lost its slot, and was counted then */
+            s->counts.final_acked++;
+            s->counts.unsettled -= s->counts.unsettled != 0;
+            count_class(f, message_class);
         }
         return;
     }
@@ -1016,14 +978,9 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         return;
     }
     if ((slot->flags & FINAL) == 0) {
-        const uint32_t deadline = (slot->flags & ORDERED) != 0 ? slot->confirm : slot->reach;
         slot->flags |= FINAL | message_class << 16;
         s->counts.final_acked++;
-        if ((slot->flags & HELD) != 0 && deadline != NO_DEADLINE && r->time / NS_PER_S > (int64_t)deadline) {
-            f->outcomes[MQQB_AUDIT_IN_DOUBT]++; /* its sender has given up by then (C-23, C-34, C-35) */
-        } else {
-            count_outcome(f, message_class);
-        }
+        count_class(f, message_class);
     } else if (!inserted || (slot->flags & INSERTED) != 0) {
         if (inserted && id != slot->final_id && (slot->flags & TWICE) == 0) {
             const mqqb_audit_final first = final_of(slot, number);
@@ -1416,14 +1373,14 @@ void mqqb_audit_interrupted(mqqb_audit *a, int64_t time)
     a->start = time;
 }
 
-void mqqb_audit_finish(mqqb_audit *a, int64_t time)
+void mqqb_audit_finish(mqqb_audit *a)
 {
     uint32_t k;
 
     for (k = 0; k < a->sequences_used; k++) {
         sequence *const s = &a->sequences[k];
         if (s->flow != 0) {
-            conclude_all(a, s, time);
+            conclude_all(a, s);
             if (s->last_time > a->flows[s->flow - 1].last_time) {
                 a->flows[s->flow - 1].last_time = s->last_time;
             }

@@ -90,24 +90,15 @@ enum {
 };
 
 typedef struct {
-    uint32_t messages, first_transmissions, resends, rejects[MQQB_AUDIT_REJECTS], order_acked, final_acked, unsettled;
+    uint32_t messages, resends, rejects[MQQB_AUDIT_REJECTS], order_acked, final_acked, unsettled;
 } mqqb_audit_counts;
-
-enum {
-    MQQB_AUDIT_RECEIVED = 0,
-    MQQB_AUDIT_STORED,
-    MQQB_AUDIT_WAITING,
-    MQQB_AUDIT_SENT,
-    MQQB_AUDIT_IN_DOUBT,
-    MQQB_AUDIT_OUTCOMES
-};
 
 /* Codes of the queue manager that sends, the queue, the queue manager that has it if the queue's name does not say that (DQ 3). */
 typedef struct {
     uint32_t source, destination, address, hops;
 } mqqb_audit_key;
 
-/* classes: of FinalAcks that are not MQQB_AUDIT_RECEIVED, and how many messages they ended; what finds no place is in class_rest. */
+/* classes: of FinalAcks, and how many messages they ended; what finds no place is in class_rest. */
 typedef struct {
     mqqb_audit_key key;
     int64_t last_time;
@@ -116,7 +107,6 @@ typedef struct {
     int64_t first_time;
     mqqb_audit_counts folded; /* of sequences that are not kept */
     uint32_t classes[MQQB_AUDIT_CLASSES], class_counts[MQQB_AUDIT_CLASSES], class_rest;
-    uint32_t outcomes[MQQB_AUDIT_OUTCOMES];
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS];
 } mqqb_audit_flow;
 
@@ -163,13 +153,11 @@ typedef struct {
 
 /* A message. */
 typedef struct {
-    int64_t time;
+    int64_t time, final_time;
     uint32_t files, frame; /* files: of the first transmission, and in the high half of the FinalAck */
     uint32_t message_id, flags;
     uint32_t where, index; /* of the last transmission: 2 * connection + direction, 0 in index: not counted */
     uint32_t previous;     /* the lowest PreviousTxSequenceNumber */
-    uint32_t reach,
-        confirm; /* deadlines, s since 1970: of the OrderAck, of the FinalAck; all ones: none. Later the FinalAck's time */
     uint32_t final_frame, final_id, final_where, final_index; /* as where and index */
 } mqqb_audit_slot;
 
@@ -275,8 +263,8 @@ int32_t mqqb_audit_rows(mqqb_audit *a, const mqqb_capture_columns *columns, uint
 /* Something of the whole capture is missing, as where a file ends early. time: ns since 1970, when what follows begins. */
 void mqqb_audit_interrupted(mqqb_audit *a, int64_t time);
 
-/* At the end of the capture: what became of the messages that still have a slot. */
-void mqqb_audit_finish(mqqb_audit *a, int64_t time);
+/* At the end of the capture: count the messages that still have a slot. */
+void mqqb_audit_finish(mqqb_audit *a);
 
 /* Which of so many connections the tables refer to: those become MQQB_CAPTURE_KEEP in `wishes`. */
 void mqqb_audit_referred(mqqb_audit *a, uint32_t connections, uint32_t *wishes);

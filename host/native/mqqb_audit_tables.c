@@ -4,8 +4,6 @@
 #include <string.h>
 
 #define NS_PER_S 1000000000
-#define NO_DEADLINE 0xFFFFFFFFu
-#define LONG_LIVE_TIME 345600u /* B-401 */
 #define NOWHERE 0xFFFFFFFFu
 
 /* mqqb_audit_slot.flags; the class of the FinalAck is in the high half. */
@@ -280,8 +278,7 @@ static inline int is_inserted(uint32_t message_class)
 
 static mqqb_audit_packet final_packet(const mqqb_audit_slot *slot)
 {
-    const mqqb_audit_packet packet = {(int64_t)((uint64_t)slot->confirm << 32 | slot->reach), slot->files >> 16,
-                                      slot->final_frame};
+    const mqqb_audit_packet packet = {slot->final_time, slot->files >> 16, slot->final_frame};
 
     return packet;
 }
@@ -295,42 +292,27 @@ static mqqb_audit_final final_of(const mqqb_audit_slot *slot, uint32_t number)
     return final;
 }
 
-/* What became of a message that is to lose its slot, as far as it is known at this time. */
-static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t number, int64_t time)
+/* A message is to lose its slot. */
+static void conclude(sequence *s, const mqqb_audit_slot *slot, uint32_t number)
 {
-    mqqb_audit_flow *const f = &a->flows[s->flow - 1];
-    const uint32_t flags = slot->flags;
-
-    if ((flags & INSERTED) != 0) {
+    if ((slot->flags & INSERTED) != 0) {
         const mqqb_audit_final final = final_of(slot, number);
         remember_final(s, &final);
     }
-    if ((flags & SEEN) != 0 && (flags & FINAL) == 0) {
-        const uint32_t deadline = (flags & ORDERED) != 0 ? slot->confirm : slot->reach;
-        if (settled(slot)) {
-            f->outcomes[MQQB_AUDIT_STORED]++;
-        } else {
-            s->counts.unsettled++;
-            if (deadline != NO_DEADLINE && time / NS_PER_S > (int64_t)deadline) {
-                f->outcomes[MQQB_AUDIT_IN_DOUBT]++;
-            } else if ((flags & ORDERED) != 0) {
-                f->outcomes[MQQB_AUDIT_WAITING]++;
-            } else {
-                f->outcomes[MQQB_AUDIT_SENT]++;
-            }
-        }
+    if ((slot->flags & SEEN) != 0 && (slot->flags & FINAL) == 0 && !settled(slot)) {
+        s->counts.unsettled++;
     }
 }
 
 /* Give up the oldest block. */
-static void conclude_block(mqqb_audit *a, sequence *s, int64_t time)
+static void conclude_block(mqqb_audit *a, sequence *s)
 {
     uint32_t number, k;
 
     for (number = s->first_block * MQQB_AUDIT_BLOCK; number / MQQB_AUDIT_BLOCK == s->first_block; number += k) {
         uint32_t *const at = &s->pieces[number / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
         for (k = 0; *at != 0 && k < MQQB_AUDIT_PIECE; k++) {
-            conclude(a, s, &a->slots[*at - 1 + k], number + k, time);
+            conclude(s, &a->slots[*at - 1 + k], number + k);
         }
         if (*at != 0) {
             give_piece(a, *at);
@@ -342,10 +324,10 @@ static void conclude_block(mqqb_audit *a, sequence *s, int64_t time)
     s->floor_block = s->first_block;
 }
 
-static void conclude_all(mqqb_audit *a, sequence *s, int64_t time)
+static void conclude_all(mqqb_audit *a, sequence *s)
 {
     while (s->has_slots != 0 && s->first_block <= s->last_block) {
-        conclude_block(a, s, time);
+        conclude_block(a, s);
     }
     s->has_slots = 0;
 }
@@ -366,7 +348,7 @@ static int all_over(const mqqb_audit *a, const sequence *s, uint32_t place, uint
 }
 
 /* The slot for a number, or NULL if it is older than those that have one. */
-static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, int64_t time)
+static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number)
 {
     const uint32_t block = number / MQQB_AUDIT_BLOCK;
     uint32_t *const at = &s->pieces[number / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
@@ -389,7 +371,7 @@ static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, i
         while (s->first_block <= s->last_block && s->first_block + 1 < block &&
                (block - s->first_block >= MQQB_AUDIT_BLOCKS ||
                 all_over(a, s, s->first_block * MQQB_AUDIT_BLOCK, MQQB_AUDIT_BLOCK))) {
-            conclude_block(a, s, time);
+            conclude_block(a, s);
         }
         if (s->first_block > s->last_block) {
             s->first_block = block; /* nothing of what was there is left */
@@ -402,11 +384,10 @@ static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, i
     return &a->slots[*at - 1 + number % MQQB_AUDIT_PIECE];
 }
 
-/* The deadlines are of no use any more. index: which message of `where` it is, 0: not counted. */
+/* index: which message of `where` it is, 0: not counted. */
 static void set_final(mqqb_audit_slot *slot, const mqqb_audit_final *final, uint32_t where, uint32_t index)
 {
-    slot->reach = (uint32_t)((uint64_t) final->packet.time & 0xFFFFFFFFu);
-    slot->confirm = (uint32_t)((uint64_t) final->packet.time >> 32);
+    slot->final_time = final->packet.time;
     slot->files = (slot->files & 0xFFFF) | final->packet.file << 16;
     slot->final_frame = final->packet.frame;
     slot->final_id = final->id;
@@ -428,13 +409,4 @@ static void count_class(mqqb_audit_flow *f, uint32_t message_class)
         }
     }
     f->class_rest++;
-}
-
-static void count_outcome(mqqb_audit_flow *f, uint32_t message_class)
-{
-    if (message_class == 0x4000) {
-        f->outcomes[MQQB_AUDIT_RECEIVED]++;
-    } else {
-        count_class(f, message_class);
-    }
 }

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from ordack.audit import replay, stages, tasks
-from ordack.audit.result import KINDS, OUTCOMES, REJECTS, AuditResult, Word
+from ordack.audit.result import KINDS, REJECTS, AuditResult, Word
 from ordack.capture import columnar
 from ordack.cli import audit
 from ordack.pipeline import spark
@@ -120,7 +120,7 @@ def test_sequences_and_rejects_of_streams(tmp_path: Path) -> None:
             ages = [(one.sequence.time_stamp, one.sequence.ordinal) for one in stream.sequences]
             assert ages == sorted(ages)
             assert stream.sequence == stream.sequences[-1].sequence
-            rejected = {name for name in stream.outcomes if name[:2] == "0x" and not int(name, 16) & 0x4000}
+            rejected = {name for name in stream.final_acks if name[:2] == "0x" and not int(name, 16) & 0x4000}
             assert {name for name in stream.rejects if name[:2] == "0x"} == rejected
             rolled += sorted(ages, key=lambda age: age[1]) != ages
     assert rolled
@@ -419,4 +419,4 @@ def test_the_glossary_has_each_word_that_an_audit_says_and_no_other() -> None:
     said = text.partition("### What an audit says\n")[2]
     words = re.findall(r"^\| ([^|]+) \|", said, re.MULTILINE)
     tables = [list(group) for is_head, group in itertools.groupby(words, "word".__eq__) if not is_head]
-    assert tables == [[*get_args(Word)], [*KINDS], [*REJECTS], [*OUTCOMES]]
+    assert tables == [[*get_args(Word)], [*KINDS], [*REJECTS]]

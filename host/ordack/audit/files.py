@@ -46,8 +46,8 @@ _TYPES = {
     "packets": _PACKETS,
 }
 _STREAM = "source_queue_manager destination_queue hops tx_sequence_ordinal tx_sequence_time_stamp"
-_MESSAGES = "messages first_transmissions resends order_acked final_acked unsettled"
-_MAPS = ("rejects", "violations", "unknowns", "outcomes")
+_MESSAGES = "messages resends order_acked final_acked unsettled"
+_MAPS = ("rejects", "violations", "unknowns", "final_acks")
 
 
 def _schema(names: str, maps: tuple[str, ...] = ()) -> pa.Schema:

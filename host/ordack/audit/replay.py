@@ -362,7 +362,7 @@ class Auditor:
         """After the last batch."""
         decoder, tables = self._decoder, self._tables
         c = tables.c
-        lib.mqqb_audit_finish(c, self.last_time)
+        lib.mqqb_audit_finish(c)
         self._take()
         guids = [b""]
         if decoder is not None:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ordack.audit.result import (
     KINDS,
-    OUTCOMES,
     REJECTS,
     PacketPlace,
     SenderReport,
@@ -30,7 +29,7 @@ from ordack.audit.result import (
 from ordack.capture.columnar import PacketQueue
 from ordack.capture.reading import end_text
 
-COUNTS = ("messages", "first_transmissions", "resends", "order_acked", "final_acked", "unsettled")
+COUNTS = ("messages", "resends", "order_acked", "final_acked", "unsettled")
 
 Structure = NDArray[Any]
 
@@ -107,20 +106,20 @@ class Partial:
         rejects = Counter(_used(REJECTS, folded["rejects"]))
         for one in details:
             rejects.update(one.rejects)
-        outcomes = _used(OUTCOMES, flow["outcomes"])
+        final_acks: dict[str, int] = {}
         for code, count in zip(flow["classes"].tolist(), flow["class_counts"].tolist()):
             if code and count:
-                outcomes[f"0x{code:04X}"] = count
+                final_acks[f"0x{code:04X}"] = count
                 if not code & 0x4000:
                     rejects[f"0x{code:04X}"] = count
-        outcomes |= _used(("other",), flow["class_rest"][None])
+        final_acks |= _used(("other",), flow["class_rest"][None])
         return StreamReport(
             stream=key,
             sequence=details[-1].sequence if details else SequenceId(0, 0),
             sequences=tuple(details),
             sequence_count=int(flow["sequences"]),
             rejects=dict(rejects),
-            outcomes=outcomes,
+            final_acks=final_acks,
             violations=_used(KINDS, flow["violations"]),
             unknowns=_used(KINDS, flow["unknowns"]),
             holes=int(self.missed[flow["key"]["source"]]),

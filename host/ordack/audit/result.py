@@ -150,7 +150,7 @@ class Unknown:
 class SequenceReport:
     """One sequence of a stream. Counts are of messages (different numbers seen) unless said otherwise.
 
-    first_transmissions, resends: transmissions; one is a resend if its number was seen before. order_acked: covered
+    resends: transmissions of a number that was seen before. order_acked: covered
     by an OrderAck. final_acked: by a FinalAck of any class. unsettled: at the end neither settled by a FinalAck, nor
     by an OrderAck that is enough because neither JN nor JP was set (C-05). highest: number seen. acknowledged: by
     OrderAcks.
@@ -158,7 +158,6 @@ class SequenceReport:
 
     sequence: SequenceId
     messages: int
-    first_transmissions: int
     resends: int
     rejects: dict[str, int]
     order_acked: int
@@ -175,7 +174,7 @@ class StreamReport:
     """A stream: sums over its sequences, whose last one is `sequence`. Times in ns since 1970.
 
     connections: how many carried it. holes: how often something of this sender's may have been lost to the capture.
-    outcomes: messages by their state at the end: OUTCOMES, or a negative class such as "0x8003".
+    final_acks: messages by the class of their FinalAck, such as "0x4000" (received).
     """
 
     stream: StreamKey
@@ -184,7 +183,6 @@ class StreamReport:
     sequence_count: int
     connections: int
     messages: int
-    first_transmissions: int
     resends: int
     rejects: dict[str, int]
     order_acked: int
@@ -195,13 +193,7 @@ class StreamReport:
     unknowns: dict[str, int]
     first_time: int
     last_time: int
-    outcomes: dict[str, int]
-
-
-# What has become of a message, besides the classes of negative FinalAcks: received (C-25), stored at its destination
-# and nothing more is asked for (C-40), waiting for its FinalAck (O), on its way (S), in doubt: a deadline of C-20 to
-# C-23 has passed without an answer.
-OUTCOMES = ("received", "stored", "waiting", "sent", "in_doubt")
+    final_acks: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
