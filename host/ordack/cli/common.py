@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -105,20 +105,12 @@ def report_done(as_json: bool, text: str, **values: Any) -> None:
         sys.exit(4)
 
 
-class Rows(NamedTuple):
-    """A table. texts, numbers: the headings of its columns, those of numbers last."""
-
-    texts: Sequence[str]
-    numbers: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     write(table_text(texts, numbers, rows))
 
 
 def table_text(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as lines, for standard output."""
+    """A table as lines, for standard output. texts, numbers: the headings of its columns, those of numbers last."""
     from rich.console import Console
     from rich.table import Table
 

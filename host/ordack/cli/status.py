@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ordack.cli.common import JsonOption, Rows, StoreOption, report, table_text
+from ordack.cli.common import JsonOption, StoreOption, report, table_text
 from ordack.cli.output import write
 from ordack.config.names import printable
 from ordack.store.look import open_to_look
 
-Part = str | Rows
 _SERIAL_FIGURES = ("baud", "connections", "faults", "resent", "damaged")
 
 
@@ -60,12 +59,12 @@ def status(
     if as_json:
         report(True, "", **told)
     else:
-        write(_text(_parts(told)))
+        write("".join(_parts(told)))
     if told["problems"]:
         raise typer.Exit(1)
 
 
-def sessions(shown: Mapping[str, Any]) -> list[Rows]:
+def sessions(shown: Mapping[str, Any]) -> list[str]:
     """The tables of sessions and serial lines."""
     rows = []
     for session in shown["sessions"]:
@@ -76,28 +75,28 @@ def sessions(shown: Mapping[str, Any]) -> list[Rows]:
         in_flight = str(session.get("in_flight", ""))
         rows.append((session["name"], session["address"], whom, session["state"], opened_by, in_flight))
     headings = ("session with", "address", "queue manager", "state", "opened by")
-    found = [Rows(headings, ("in flight",), rows)]
+    found = [table_text(headings, ("in flight",), rows)]
     if shown["serial"]:
         keys = ("host", "serial", "state", "last_end", *_SERIAL_FIGURES)
         lines = [[str(line[key]) for key in keys] for line in shown["serial"]]
-        found.append(Rows(("serial line", "port", "state", "last end"), _SERIAL_FIGURES, lines))
+        found.append(table_text(("serial line", "port", "state", "last end"), _SERIAL_FIGURES, lines))
     return found
 
 
-def _outgoing(queues: Sequence[Mapping[str, Any]]) -> list[Part]:
+def _outgoing(queues: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table of outgoing queues, and why their messages wait."""
     from ordack.broker.status import named
 
     figures = ("messages", "bytes", "not_order_acked", "not_read")
     rows = [(named(queue), queue["state"], *(str(queue[name]) for name in figures)) for queue in queues]
     return [
-        Rows(("outgoing queue", "state"), ("messages", "bytes", "not acknowledged", "not read"), rows),
-        *(f"{named(queue)}: {queue['why']}" for queue in queues if queue["why"]),
+        table_text(("outgoing queue", "state"), ("messages", "bytes", "not acknowledged", "not read"), rows),
+        *(_line(f"{named(queue)}: {queue['why']}") for queue in queues if queue["why"]),
     ]
 
 
-def _parts(told: Mapping[str, Any]) -> list[Part]:
-    """All of status.glance, in order."""
+def _parts(told: Mapping[str, Any]) -> list[str]:
+    """The text of status.glance, in order."""
     from ordack.broker import status
 
     rows = []
@@ -105,21 +104,20 @@ def _parts(told: Mapping[str, Any]) -> list[Part]:
         kind = "system" if queue["system"] else "transactional" if queue["transactional"] else ""
         quota = "" if queue["quota"] is None else str(queue["quota"])
         rows.append((queue["name"], kind, str(queue["messages"]), str(queue["bytes"]), quota))
-    found: list[Part] = [status.served_text(told), Rows(("queue", "kind"), ("messages", "bytes", "quota"), rows)]
+    found = [_line(status.served_text(told)), table_text(("queue", "kind"), ("messages", "bytes", "quota"), rows)]
     if told["served"]:
         found += sessions(told)
     waiting = [queue for queue in told["outgoing"] if queue["messages"] or queue["on_hold"]]
     if waiting:
         found += _outgoing(waiting)
     if refused := status.refused_text(told["refused"]):
-        found.append(f"refused since the start: {refused}")
-        found += status.why_refused(told["refused"])
+        found.append(_line(f"refused since the start: {refused}"))
+        found += map(_line, status.why_refused(told["refused"]))
     for problem in told["problems"]:
         if not any(problem.endswith(f": {queue['why']}") for queue in waiting):  # these stand there already
-            found.append(problem)
+            found.append(_line(problem))
     return found
 
 
-def _text(found: Sequence[Part]) -> str:
-    """As lines."""
-    return "".join(table_text(*part) if isinstance(part, Rows) else printable(part) + "\n" for part in found)
+def _line(text: str) -> str:
+    return printable(text) + "\n"

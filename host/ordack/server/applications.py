@@ -1,9 +1,9 @@
-"""Applications ask `ordack serve` (service.py): over the Unix socket in the store's folder, and over the TCP sockets of
+"""Applications use `ordack serve` (service.py) over the Unix socket in the store's folder, and over the TCP sockets of
 `[[applications]]` in the configuration file.
 
-What those of other machines may cost is bounded: connections, seconds for each part of one, bytes of questions that are
-not complete, one answer that is not read. Whoever breaks a bound is disconnected, with a sentence in the log. What an
-application looks at is read in a thread, from the store on a connection of its own, so that no writer waits for it.
+Applications of other machines have limits: connections, seconds for each part of a question, bytes of incomplete
+questions, one unread answer. An application that breaks a limit is disconnected, and the log says why. A thread with
+its own connection to the store answers questions that only read, so that no writer waits for them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ordack.api.reads import Here, Turn
@@ -32,19 +31,19 @@ if TYPE_CHECKING:
     from ordack.config.tls import Tls
     from ordack.server.listener import Listener, Listeners
 
-APPLICATIONS_MAX = 256  # at a time: each may have a frame of service.FRAME_MAX on the way; and
-SHARE_OF_FILES = 8  # of the files that this process may have, one in so many
-REFUSED_MAX = 16  # connections beyond those that are taken, to be told so
-HELLO_S = 10.0  # until it is known who asks
-PART_S = 60.0  # for a question that has begun, and for an answer that is not read; and one more for each
-RATE = 100_000  # bytes of them
-LOOKING_FILES = 8  # that the thread which reads and its store may have open
+APPLICATIONS_MAX = 256  # at a time: each may have a frame of service.FRAME_MAX on the way
+SHARE_OF_FILES = 8  # applications get an eighth of the files that this process may open
+REFUSED_MAX = 16  # connections beyond the limit that get an answer
+HELLO_S = 10.0  # for the first question
+PART_S = 60.0  # for a question that has begun, and for an unread answer; and a second more for each
+RATE = 100_000  # bytes
+LOOKING_FILES = 8  # of the thread that reads
 
 
 class Door:
-    """Takes the connections, gathers questions, and writes the answers. wake: is called when there is something for
-    the manager to do, such as what `questions` gives. listeners: for other machines; tls: what those with TLS go by.
-    most: so many connections of each kind at a time."""
+    """Takes connections, gathers questions and writes answers. wake: called when the manager has something to do.
+    listeners: for other machines. tls: for listeners with TLS. most: connections at a time, of this machine and of
+    others each."""
 
     def __init__(
         self,
@@ -61,7 +60,8 @@ class Door:
         )
         self.half = 0  # bytes of questions from other machines that are not complete
         self.connections: set[Connection] = set()
-        self.reading = Reading(manager.store.folder)
+        self._reader = StoreReader(manager.store.folder, "ordack-reading")
+        self._here: Here | None = None  # of the reader's thread
         self._listeners = listeners
         self._tls = tls
         self._asked: list[Question] = []
@@ -70,7 +70,7 @@ class Door:
         self._handshakes = 0  # of TLS
 
     async def open(self) -> None:
-        """Take connections from now on; none of this machine if there can be no socket."""
+        """Take connections from now on. Without a socket in the store's folder, take those of other machines only."""
         store = self.manager.store
         try:
             listener = service.listen(store.folder)
@@ -84,14 +84,14 @@ class Door:
         await self._listeners.start(self, self._tls)
 
     async def close(self) -> None:
-        """Take no connections any more, and end those that there are."""
+        """Take no more connections, and end all."""
         self._listeners.close()
         if self._server:
             (self.manager.store.folder / service.SOCKET).unlink(missing_ok=True)
             self._server.close()
         for connection in list(self.connections):
             connection.transport.close()
-        self.reading.close()
+        self._reader.close()
 
     # ---- connections
 
@@ -112,12 +112,12 @@ class Door:
         self.tell(address, why)
 
     def has_room(self, listener: Listener | None) -> bool:
-        """May one more connect this way, if only to hear that it is one too many?"""
+        """May another application connect, if only to be refused?"""
         there = sum((one.listener is None) is (listener is None) for one in self.connections)
         return there + self._handshakes < self.most + REFUSED_MAX
 
     def tell(self, address: str, why: str) -> None:
-        """Tell the operator of an application that is shut out, or has broken a rule. address: "" for this machine."""
+        """Tell the operator that an application was disconnected. address: "" for this machine."""
         operator, text = self.manager.operator, f"an application is disconnected: {why}"
         if address:
             operator.tell(f"{address}: {text}", peer=address)
@@ -125,15 +125,14 @@ class Door:
             operator.tell_seldom("applications", int(time.time()), text)
 
     def has_too_much(self) -> Connection | None:
-        """Who is to end, for questions that are not complete have too many bytes: the one with the most of them."""
+        """The largest incomplete question's connection, if all incomplete questions have too many bytes."""
         if self.half <= self.manager.config.max_half_received:
             return None
         return max(self.connections, key=lambda one: one.half)
 
     def enter(self, connection: Connection, identifier: bytes) -> Application:
-        """An application has said who it is. If it has been here, and that has not been seen to end, it ends now: what
-        it has asked for there, and is still on its way, would else happen behind what it asks for here. Raises
-        StoreBusy, StoreError."""
+        """Register an application. An older connection of it ends now: questions that are still on their way there
+        would be answered behind those on this connection. Raises StoreBusy, StoreError."""
         for application, other in list(self._of.items()):
             if application.identifier == identifier:
                 other.end()
@@ -144,7 +143,7 @@ class Door:
         return application
 
     def leave(self, application: Application, for_good: bool) -> None:
-        """It has gone."""
+        """The application's connection has ended."""
         del self._of[application]
         self.manager.applications.ended(application, for_good)
         if self.manager.applications.has_work:
@@ -153,16 +152,26 @@ class Door:
     # ---- questions and answers
 
     def ask(self, question: Question) -> None:
-        """An application wants something."""
+        """Keep a question for the manager."""
         self._asked.append(question)
 
+    def look(self, asker: Connection, kind: str, parts: list[Any]) -> None:
+        """Answer a question that only reads."""
+        found = self._reader.read(lambda store: service.frame(service.DONE, _LOOKS[kind](self._in(store), *parts)))
+        asyncio.wrap_future(found).add_done_callback(lambda done: asker.answer(_answer(done)))
+
+    def _in(self, store: StoreBeside) -> Here:
+        if self._here is None or self._here.store is not store:
+            self._here = Here(store, lambda: int(time.time()), Current(store), Turn())
+        return self._here
+
     def questions(self) -> list[Question]:
-        """What was asked since the last time."""
+        """The questions since the last call."""
         asked, self._asked = self._asked, []
         return asked
 
     def fail(self, questions: Iterable[Question], error: Exception) -> None:
-        """How much of what was asked was done, nobody knows: whoever has asked is to ask again."""
+        """Disconnect the applications, which ask again: nobody knows which questions were answered before the error."""
         if questions:
             self.manager.operator.tell(f"applications are disconnected: a defect, {error!r}", ERROR)
         for application, _ in questions:
@@ -170,7 +179,7 @@ class Door:
                 connection.transport.abort()
 
     def flush(self) -> None:
-        """Write what there is to answer."""
+        """Write the manager's answers."""
         for application, answer in self.manager.applications.answers():
             if connection := self._of.get(application):
                 try:
@@ -180,9 +189,9 @@ class Door:
 
 
 class Connection(asyncio.Protocol):
-    """One application's connection. It asks the next question when it has the answer to the one before. listener: where
-    it has come from another machine; None: it is on this one, and may do to queues what their owner may. is_over: no
-    more is taken from it, nor told to it. half: bytes of its question that is not complete, if it is elsewhere."""
+    """One application's connection, which has one question at a time. listener: of an application on another machine;
+    None: it is on this machine, and has the rights of an operator. is_over: the connection has ended. half: bytes of
+    its incomplete question, if it is on another machine."""
 
     transport: asyncio.Transport
 
@@ -199,8 +208,8 @@ class Connection(asyncio.Protocol):
         self._address = ""
         self._certificate: str | None = None  # the name in the peer's; None without TLS
         self._late: asyncio.TimerHandle | None = None
-        self._began = 0.0  # when the question did that is not complete
-        self._is_unread = False  # is an answer that it does not read
+        self._began = 0.0  # time of the incomplete question's first bytes
+        self._is_unread = False  # an answer fills its buffers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -239,7 +248,7 @@ class Connection(asyncio.Protocol):
         self.end()
 
     def end(self, why: str = "") -> None:
-        """It is over, now; why: what an operator is to be told."""
+        """End it now. why: for the operator; "" to tell nothing."""
         if self.is_over:
             return
         self.is_over = True
@@ -259,7 +268,7 @@ class Connection(asyncio.Protocol):
     # ---- bounds
 
     def _bound(self, came: int) -> None:
-        """See to it that its question comes to an end, and that all such questions have not too many bytes."""
+        """Limit the time of an incomplete question, and the bytes of all."""
         before, self.half = self.half, len(self._buffer)
         self._door.half += self.half - before
         if self._application is None:
@@ -276,19 +285,17 @@ class Connection(asyncio.Protocol):
             too_much.end(f"{too_much.half} bytes of a question that is not complete, and all have too many")
 
     def pause_writing(self) -> None:
-        """It does not read."""
         self._is_unread = True
         if self.listener:
             size = self.transport.get_write_buffer_size()
             self._within(PART_S + size / RATE, "it does not read its answer")
 
     def resume_writing(self) -> None:
-        """It does."""
         self._is_unread = False
         self._within(0, "")
 
     def _within(self, seconds: float, why: str) -> None:
-        """It ends after so many seconds, for this reason; not at all without one."""
+        """End it after so many seconds for this reason; without a reason, never."""
         if self._late:
             self._late.cancel()
         self._late = self._loop.call_later(max(seconds, 0.0), self.end, why) if why else None
@@ -336,7 +343,7 @@ class Connection(asyncio.Protocol):
             raise service.MalformedFrame(f"`{kind}` of an operator comes from another machine")
         self._has_asked = True
         if kind in _LOOKS:
-            self._door.reading.ask(self, lambda here: _LOOKS[kind](here, *parts))
+            self._door.look(self, kind, parts)
             return
         asked: Take | Request | Emptying | PutBack
         if kind == service.TAKE:
@@ -351,7 +358,16 @@ class Connection(asyncio.Protocol):
         self._door.ask((application, asked))
 
 
-# ---- what applications look at
+# ---- questions that only read
+
+
+def _answer(done: asyncio.Future[bytes]) -> bytes:
+    try:
+        return done.result()
+    except (StoreError, ValueError) as error:
+        return service.failed(error)
+    except Exception as error:  # noqa: BLE001 - a defect that one application has met is not the others' end
+        return service.failed(StoreError(f"`ordack serve` has a defect: {error!r}"))
 
 
 def _state(here: Here, message_id: int) -> tuple[str, int, bool, int | None, bool] | None:
@@ -371,36 +387,3 @@ _LOOKS: dict[str, Callable[..., Any]] = {
     service.DISCARDED: Here.last_discarded,
     service.LOOK: _look,
 }
-
-
-class Reading:
-    """Answers what is asked, one question after another."""
-
-    def __init__(self, folder: Path) -> None:
-        self._reader = StoreReader(folder, "ordack-reading")
-        self._here: Here | None = None  # the thread's
-
-    def ask(self, asker: Connection, look: Callable[[Here], Any]) -> None:
-        """It wants to know."""
-        answer = asyncio.wrap_future(
-            self._reader.read(lambda store: service.frame(service.DONE, look(self._in(store))))
-        )
-        answer.add_done_callback(lambda done: asker.answer(self._told(done)))
-
-    def close(self) -> None:
-        """End what is under way, and answer no more."""
-        self._reader.close()
-
-    def _in(self, store: StoreBeside) -> Here:
-        if self._here is None or self._here.store is not store:
-            self._here = Here(store, lambda: int(time.time()), Current(store), Turn())
-        return self._here
-
-    @staticmethod
-    def _told(done: asyncio.Future[bytes]) -> bytes:
-        try:
-            return done.result()
-        except (StoreError, ValueError) as error:
-            return service.failed(error)
-        except Exception as error:  # noqa: BLE001 - a defect that one application has met is not the others' end
-            return service.failed(StoreError(f"`ordack serve` has a defect: {error!r}"))
