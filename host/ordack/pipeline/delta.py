@@ -133,7 +133,7 @@ class Delta:
     def _look(self) -> None:
         """Read what is in the table now. Raises IngestError."""
         self.serials, self.known, self._table = _read(self.folder)
-        self._heeded = self._seen = self._table.version()
+        self._seen = self._table.version()
 
     def catch_up(self) -> None:
         """As lake.Lake has it. A look makes a checkpoint."""
@@ -171,7 +171,7 @@ class Delta:
                     fitted(rows, pa.schema(self._table.schema().to_arrow())),
                     mode="append",
                     writer_properties=WRITER,
-                    commit_properties=CommitProperties({HEEDED: str(self._heeded)}, app_transactions=transactions),
+                    commit_properties=CommitProperties({HEEDED: str(self._seen)}, app_transactions=transactions),
                     post_commithook_properties=_NO_HOOKS,
                 )
             except (DeltaError, OSError) as error:
@@ -185,20 +185,11 @@ class Delta:
         _sync(self.folder, version, self._table.version())
         self.serials.update(reached)
         self.known |= new
-        if version == self._seen and self._table.version() == version + 1:  # nobody else has committed
-            self._seen += 1
-        self._heed(version)
+        if self._table.version() == version + 1:
+            self._seen = version + 1
+        else:  # others have committed, too, and may have restored the table
+            self._look()
         return True
-
-    def _heed(self, version: int) -> None:
-        """Look for a restore among what was committed behind this version. Raises IngestError, IngestUnusable."""
-        now = self._table.version()
-        try:
-            if now > version + 1:
-                _check_restores(self.folder, *log_of(self.folder), now)
-        except OSError as error:
-            raise IngestError(f"cannot read the log of the table {self.folder}: {first_line(error)}") from None
-        self._heeded = now
 
 
 def uri_of(table: str) -> str:

@@ -11,6 +11,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -184,16 +185,7 @@ class Folders:
         return found
 
 
-def _order(one: FoundSegment) -> tuple[str, str, int]:
-    return (*one.place, one.serial)
-
-
-def _place(one: FoundSegment) -> Place:
-    return one.place
-
-
-def _serial(one: FoundSegment) -> int:
-    return one.segment.serial
+_place, _serial = attrgetter("place"), attrgetter("serial")
 
 
 def _by_queue(found: Sequence[FoundSegment]) -> Iterator[Sequence[FoundSegment]]:
@@ -239,7 +231,7 @@ def in_turn(waiting: Sequence[FoundSegment], at_most: int, bytes_max: float = ma
     if bytes_max < math.inf:
         ends = itertools.accumulate(map(_size, taken))
         taken = taken[: max(1, sum(end <= bytes_max for end in ends))]
-    return sorted(taken, key=_order)
+    return sorted(taken, key=attrgetter("place", "serial"))
 
 
 def _size(one: FoundSegment) -> int:

@@ -78,7 +78,7 @@ class Iceberg:
             catalog, self._name = _catalog(table)
             self._table = self._open(catalog, columns)
             self._check(columns)
-            self.look()
+            self.catch_up()
         except (*PROBLEMS, CommitFailedException) as error:
             raise IngestError(f"cannot open or make the table {table}: {first_line(error)}") from None
 
@@ -110,17 +110,13 @@ class Iceberg:
             with self._table.transaction() as transaction:
                 transaction.set_properties(self._kept)
 
-    def look(self) -> None:
-        """Read what is in the table now. Raises IngestError, IngestUnusable."""
+    def catch_up(self) -> None:
+        """As lake.Lake has it."""
         try:
             self._table.refresh()
         except PROBLEMS as error:
             raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
         self.serials, self.known = serials_in(self._table)
-
-    def catch_up(self) -> None:
-        """As lake.Lake has it."""
-        self.look()
 
     def check_there(self) -> None:
         """As lake.Lake has it."""
@@ -145,7 +141,7 @@ class Iceberg:
                 transaction.commit_transaction()
                 break
             except CommitFailedException as error:
-                self.look()
+                self.catch_up()
                 if new & self.known or before != {place: self.serials.get(place) for place in reached}:
                     return False
                 if attempt == ATTEMPTS - 1:

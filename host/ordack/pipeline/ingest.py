@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +58,7 @@ FORMATS = (DELTA, ICEBERG)
 SEGMENTS_MAX, BYTES_MAX = 256, 32 << 20
 INTERVAL_S = 1.0
 POLL_S = 0.2
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 LATENCY_DIGITS = 3  # that are kept: a latency is told up to 1 % too long
 GOES_ON = "what is in the table is whole, and the next ingest goes on"
 ID = "lookup_id"
@@ -67,15 +68,6 @@ Read = Callable[[Decoding, Sequence[str]], pa.Table]  # the rows of these segmen
 
 
 # ---- what is told
-
-
-class Figures(NamedTuple):
-    """Seconds from an event until a row is in the table, of a number of rows: quantiles."""
-
-    p50: float
-    p90: float
-    p99: float
-    max: float
 
 
 @dataclass
@@ -92,20 +84,20 @@ class Latency:
         values, counts = np.unique(-(-taken // step) * step, return_counts=True)
         self.milliseconds.update(dict(zip(values.tolist(), counts.tolist())))
 
-    def figures(self) -> Figures | None:
-        """None: of nothing."""
+    def figures(self) -> dict[str, float] | None:
+        """Quantiles in seconds; None: of nothing."""
         if not self.milliseconds:
             return None
         values = sorted(self.milliseconds)
         reached = np.cumsum([self.milliseconds[value] for value in values])
-        at = np.searchsorted(reached, np.ceil(np.array([0.5, 0.9, 0.99, 1.0]) * reached[-1]))
-        return Figures(*(values[place] / 1000 for place in at.tolist()))
+        at = np.searchsorted(reached, np.ceil(np.array([*QUANTILES.values()]) * reached[-1]))
+        return {name: values[place] / 1000 for name, place in zip(QUANTILES, at.tolist())}
 
 
 @dataclass
-class IngestBatch:
-    """Some segments that are in the table now: one micro-batch, or the sum of a run. `malformed`: None without a
-    schema."""
+class Progress:
+    """Some segments that are in the table now: a micro-batch. malformed: None without a schema. number: counted from 0
+    in a run. behind: segments that were there and not read yet."""
 
     segments: int = 0
     rows: int = 0
@@ -113,38 +105,32 @@ class IngestBatch:
     seconds: float = 0.0
     arrived_to_table: Latency = field(default_factory=Latency)
     sent_to_table: Latency = field(default_factory=Latency)
+    number: int = 0
+    behind: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """What `ordack pipeline ingest --json` prints."""
-        figures = {name: getattr(self, name).figures() for name in ("arrived_to_table", "sent_to_table")}
+        return {"batch": self.number, "behind": self.behind, **self.sums()}
+
+    def sums(self) -> dict[str, Any]:
+        """What a micro-batch and a run have in common."""
         return {
             "segments": self.segments,
             "rows": self.rows,
             "malformed": self.malformed,
             "seconds": round(self.seconds, 3),
-            "latency_s": {name: found and found._asdict() for name, found in figures.items()},
+            "latency_s": {name: getattr(self, name).figures() for name in ("arrived_to_table", "sent_to_table")},
         }
 
 
 @dataclass
-class Progress(IngestBatch):
-    """A micro-batch. `number`: counted from 0 in a run. `behind`: segments that were there and not read yet."""
-
-    number: int = 0
-    behind: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        return {"batch": self.number, "behind": self.behind, **super().as_json()}
-
-
-@dataclass
-class Summary(IngestBatch):
+class Summary(Progress):
     """What one run has put into the table."""
 
     table: str = ""
     batches: int = 0
 
-    def add(self, batch: IngestBatch) -> None:
+    def add(self, batch: Progress) -> None:
         """Count a batch that is in the table."""
         self.batches += 1
         self.rows += batch.rows
@@ -155,7 +141,7 @@ class Summary(IngestBatch):
         self.sent_to_table.milliseconds += batch.sent_to_table.milliseconds
 
     def as_json(self) -> dict[str, Any]:
-        return {"table": self.table, "batches": self.batches, **super().as_json()}
+        return {"table": self.table, "batches": self.batches, **self.sums()}
 
     def __str__(self) -> str:
         """The report that `ordack pipeline ingest` prints."""
@@ -167,7 +153,7 @@ class Summary(IngestBatch):
         for name, latency in (("arrival in the queue", self.arrived_to_table), ("sending", self.sent_to_table)):
             if figures := latency.figures():
                 text += f"\nfrom {name} to the table: " + ", ".join(
-                    f"{label} {value:.2f} s" for label, value in figures._asdict().items()
+                    f"{label} {value:.2f} s" for label, value in figures.items()
                 )
         return text + ("\n(of sending only the second is known: up to 1 s too long)" if self.rows else "")
 
@@ -323,7 +309,7 @@ def _check_alive(spark: SparkSession) -> None:
 
 
 class Load:
-    """IngestBatch after batch into a table that keeps which segments are in it. read: reads segments. check: raises
+    """Batch after batch into a table that keeps which segments are in it. read: reads segments. check: raises
     IngestError if a continuous run cannot go on."""
 
     def __init__(
