@@ -162,15 +162,6 @@ class Settings:
     for an unset TTRQ. The three classes are those of C-21, C-22 and C-23, which no document settles (section 10, A-44).
     """
 
-    __slots__ = (
-        "class_never_sent",
-        "class_sent",
-        "class_stored",
-        "long_live_time",
-        "xact_dead_letter_always",
-        "xact_delay_receive_nack",
-    )
-
     def __init__(
         self,
         xact_delay_receive_nack: "int | None" = None,

@@ -44,20 +44,6 @@ class TransferInfo:
     numbered: how many in the table are transactional, if that is known.
     """
 
-    __slots__ = (
-        "first_non_ack",
-        "last_ack",
-        "last_ack_count",
-        "last_ack_time",
-        "last_non_ack",
-        "next_seq",
-        "no_ack_count",
-        "no_read_count",
-        "resend_count",
-        "resend_interval",
-        "resend_time",
-    )
-
     def __init__(self, stream: OutgoingStream, numbered: "int | None" = None) -> None:
         if numbered is None:
             numbered = sum(1 for entry in stream.table if entry.tx_sequence_number)
