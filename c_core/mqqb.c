@@ -5,7 +5,7 @@
  * ranges, is a small function for each part that looks at the wire bytes, so that a bad part leaves the caller's
  * structure untouched.
  *
- * MQQB_CHECKS_ONLY is for mqqb_scan.c, which includes this file for the range checks: they exist once. */
+ * MQQB_CHECKS_ONLY is for host/native, which includes this file for the range checks: they exist once. */
 #include "mqqb.h"
 
 /* ---- ranges that a part alone can show (B-168 to B-173, B-213, B-429 to B-433) ---------------- */
