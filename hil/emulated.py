@@ -20,19 +20,7 @@ from littlefs import LittleFS
 from littlefs.context import UserContext
 from littlefs.errors import LittleFSError
 
-from hil.boards import (
-    LOOPBACK,
-    POWER,
-    RESET,
-    ROOT,
-    SENSOR,
-    Board,
-    Limits,
-    Log,
-    Process,
-    built,
-    program,
-)
+from hil.boards import LOOPBACK, POWER, RESET, ROOT, SENSOR, Board, Limits, Log, Process, built, program
 
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 FIRMWARE = ROOT / "build" / "firmware"
@@ -241,13 +229,7 @@ class Mps2Board(Board):
     line: Path | None = None
     ways: tuple[str, ...] = (POWER, RESET)
 
-    def __init__(
-        self,
-        target: str,
-        folder: Path,
-        network: bool,
-        application: Path = SENSOR,
-    ) -> None:
+    def __init__(self, target: str, folder: Path, network: bool, application: Path = SENSOR) -> None:
         built(M3.firmware, target)
         self._network = network
         self._flash = mps2_flash(folder / "flash")

@@ -156,16 +156,8 @@ class Home:
         self.store = store
         self.direct: Direct | None = direct
         self.place = str(store.folder)
-
-    @property
-    def guid(self) -> bytes:
-        """Identifier of the queue manager, 16 bytes."""
-        return self.store.guid
-
-    @property
-    def patience_s(self) -> float:
-        """How long a `serve` that does not answer is waited for."""
-        return BUSY_TIMEOUT_S
+        self.guid = store.guid  # of the queue manager
+        self.patience_s = BUSY_TIMEOUT_S  # for a `serve` that does not answer
 
     def connect(self, application: bytes) -> ServeConnection:
         """A connection to `serve`. Raises StoreBusy."""
@@ -204,6 +196,7 @@ class Address:
         self.place = f"{TLS_SCHEME if tls else TCP_SCHEME}{format_address(host, port)}"
         self.guid = b""
         self._where = host, port
+        self.patience_s = RECONNECT_S
         self._is_open = True
         self._waits: tuple[type[OSError], ...] = (BlockingIOError,)
         self._tls = None
@@ -214,11 +207,6 @@ class Address:
 
             self._tls = Tls(tls).client
             self._waits = BlockingIOError, ssl.SSLWantReadError
-
-    @property
-    def patience_s(self) -> float:
-        """As Home has it, and all that follows."""
-        return RECONNECT_S
 
     @property
     def store(self) -> Store:
@@ -463,24 +451,21 @@ class There:
     def config(self) -> Config:
         return Current(self.store)()
 
-    @one_thread
     def queue(self, name: str | int) -> QueueState:
         return QueueState(*self._ask(service.QUEUE, name))
 
-    @one_thread
     def look(self, queue: int, place: tuple[int, int], limit: int) -> list[StoredMessage]:
         return service.messages_in(self._ask(service.LOOK, queue, *place, limit))
 
-    @one_thread
     def state(self, message_id: int) -> confirm.Conclusion | None:
         fields = self._ask(service.STATE, message_id)
         return confirm.Conclusion(*fields) if fields else None
 
-    @one_thread
     def last_discarded(self, destination: str) -> int:
         found: int = self._ask(service.DISCARDED, destination)
         return found
 
+    @one_thread
     def _ask(self, *question: object) -> Any:
         return self._access.ask(lambda there: there.ask(service.frame(*question)))
 

@@ -57,13 +57,9 @@ def examine(
     info = board.info
     if board.watched:
         yield Check("watchdog", "ok", "the program feeds one; ordack board did, meanwhile")
-    yield Check(
-        "firmware",
-        "ok",
-        f"MicroPython {dotted(info.version)} on {info.machine}",
-        "",
-        {"version": dotted(info.version), "machine": info.machine, "native": info.arch},
-    )
+    version = dotted(info.version)
+    values = {"version": version, "machine": info.machine, "native": info.arch}
+    yield Check("firmware", "ok", f"MicroPython {version} on {info.machine}", "", values)
     implementation, problem, frozen = board.run(CORE)
     yield _modules(board, implementation, problem, frozen)
     if implementation:
@@ -71,17 +67,11 @@ def examine(
     if folder := hiding_folder(board, frozen):
         yield Check("layout", "bad", f"{folder} {HIDES[0]}", HIDES[1], {"hidden_by": folder})
     needed = HEAP_NEEDED[frozen]
-    verdict = "ok" if info.heap_free >= needed else "warning"
-    yield Check(
-        "heap",
-        verdict,
-        f"{info.heap_free} bytes free of {info.heap}",
-        ""
-        if verdict == "ok"
-        else f"a node needs about {needed}" + ("" if frozen else ": freeze the modules into the firmware"),
-        {"free": info.heap_free, "size": info.heap},
-    )
-    yield _flash(board)
+    advice = f"a node needs about {needed}" + ("" if frozen else ": freeze the modules into the firmware")
+    yield _room("heap", info.heap_free, info.heap, needed, advice)
+    _, free, size = board.run(FREE.format(info.folder))
+    advice = "the outbox needs room: make its capacity smaller than the file system"
+    yield _room("flash", free, size, FLASH_NEEDED, advice)
     clock = _clock(board)
     yield clock
     reached = None
@@ -114,55 +104,38 @@ def _modules(board: Board, implementation: str | None, problem: str, frozen: boo
         return Check("modules", "bad", f"mqqb cannot be imported: {problem}", "run ordack board deploy")
     if frozen:
         return Check("modules", "ok", "frozen into the firmware", "", {"frozen": True})
+    deploy = "run ordack board deploy"
     manifest = manifest_of(board, f"{board.info.lib}/{MANIFEST}")
     if not manifest:
-        return Check(
-            "modules",
-            "warning",
-            "copied by hand or by mip: their version is not known",
-            "run ordack board deploy",
-            {"frozen": False},
-        )
+        text = "copied by hand or by mip: their version is not known"
+        return Check("modules", "warning", text, deploy, {"frozen": False})
     files = manifest.get("files", {})
     sums = board.sums(list(files))
     wrong = [path for path, there in zip(files, sums, strict=True) if there is None or list(there) != files[path]]
     values = {"frozen": False, "version": manifest.get("version"), "wrong": wrong}
     if not manifest.get("complete"):
-        return Check("modules", "bad", "a deploy was cut: files of two versions", "run ordack board deploy", values)
+        return Check("modules", "bad", "a deploy was cut: files of two versions", deploy, values)
     if wrong:
-        text = f"not as they were deployed: {', '.join(wrong)}"
-        return Check("modules", "bad", text, "run ordack board deploy", values)
+        return Check("modules", "bad", f"not as they were deployed: {', '.join(wrong)}", deploy, values)
     return Check("modules", "ok", f"{len(files)} files of ordack {manifest.get('version')}", "", values)
 
 
 def _core(implementation: str, info: Info) -> Check:
     values = {"core": implementation}
-    if implementation == "python":
-        advice = (
-            "run ordack board deploy, or build the firmware with the C core"
-            if info.arch
-            else ("no native modules load here; a firmware built with the C core is faster")
-        )
-        return Check("core", "warning" if info.arch else "ok", "the Python twin", advice, values)
-    return Check(
-        "core",
-        "ok",
-        "the C core, " + ("as a native module" if implementation == "native-module" else "in the firmware"),
-        "",
-        values,
-    )
+    if implementation != "python":
+        where = "as a native module" if implementation == "native-module" else "in the firmware"
+        return Check("core", "ok", f"the C core, {where}", "", values)
+    if info.arch:
+        advice = "run ordack board deploy, or build the firmware with the C core"
+        return Check("core", "warning", "the Python twin", advice, values)
+    advice = "no native modules load here; a firmware built with the C core is faster"
+    return Check("core", "ok", "the Python twin", advice, values)
 
 
-def _flash(board: Board) -> Check:
-    _, free, size = board.run(FREE.format(board.info.folder))
-    verdict = "ok" if free >= FLASH_NEEDED else "warning"
-    return Check(
-        "flash",
-        verdict,
-        f"{free} bytes free of {size}",
-        "" if verdict == "ok" else "the outbox needs room: make its capacity smaller than the file system",
-        {"free": free, "size": size},
-    )
+def _room(name: str, free: int, size: int, needed: int, advice: str) -> Check:
+    """Whether enough bytes of heap or flash are free; advice: what to do if not."""
+    text, values = f"{free} bytes free of {size}", {"free": free, "size": size}
+    return Check(name, "ok", text, "", values) if free >= needed else Check(name, "warning", text, advice, values)
 
 
 def _clock(board: Board) -> Check:
@@ -174,20 +147,12 @@ def _clock(board: Board) -> Check:
     now = told + (946684800 if year == 2000 else 0)
     drift = round(now - (began + time.time()) / 2, 1)
     if now < CLOCK_SET:
-        return Check(
-            "clock",
-            "warning",
-            "not set",
-            "nothing expires until it is: set it from the network (ntptime), or with mpremote rtc --set",
-            {"set": False},
-        )
-    return Check(
-        "clock",
-        "ok" if abs(drift) <= DRIFT_S else "warning",
-        f"{drift:+g} s against this computer",
-        "" if abs(drift) <= DRIFT_S else "deadlines are measured by both ends: set the clock",
-        {"set": True, "drift": drift},
-    )
+        advice = "nothing expires until it is: set it from the network (ntptime), or with mpremote rtc --set"
+        return Check("clock", "warning", "not set", advice, {"set": False})
+    text, values = f"{drift:+g} s against this computer", {"set": True, "drift": drift}
+    if abs(drift) <= DRIFT_S:
+        return Check("clock", "ok", text, "", values)
+    return Check("clock", "warning", text, "deadlines are measured by both ends: set the clock", values)
 
 
 def reach(board: Board, host: str, port: int) -> Check:
@@ -195,34 +160,19 @@ def reach(board: Board, host: str, port: int) -> Check:
     asking.connected(0)
     board.run(_REACH)
     problem, answer = board.run(f"print(_reach({host!r}, {port}, {bytes(asking.data_to_send())!r}))", 40)
-    where = f"{host}:{port}"
+    text, advice = f"{host}:{port}: {problem}", ""
     if problem.endswith(NO_WAY):
-        return Check(
-            "queue manager",
-            "bad",
-            f"{where}: {problem}, no way there",
-            "does main.py join a network, is the address right, is that machine on?",
-            {"reached": False},
-        )
-    if problem:
-        return Check(
-            "queue manager",
-            "bad",
-            f"{where}: {problem}",
-            "is it running (ordack serve), is the address right, does a firewall stand between?",
-            {"reached": False},
-        )
-    if answer[4:8] != b"LIOR":
-        return Check(
-            "queue manager",
-            "bad",
-            f"{where}: what answers is no queue manager",
-            "is the port right?",
-            {"reached": False},
-        )
+        text += ", no way there"
+        advice = "does main.py join a network, is the address right, is that machine on?"
+    elif problem:
+        advice = "is it running (ordack serve), is the address right, does a firewall stand between?"
+    elif answer[4:8] != b"LIOR":
+        text, advice = f"{host}:{port}: what answers is no queue manager", "is the port right?"
+    if advice:
+        return Check("queue manager", "bad", text, advice, {"reached": False})
     guid = answer[core.ESTABLISH_SERVER_GUID_AT : core.ESTABLISH_SERVER_GUID_AT + 16]
     values = {"reached": True, "guid": guids.guid_text(guid) if len(guid) == 16 else ""}
-    return Check("queue manager", "ok", f"{where} answers", "", values)
+    return Check("queue manager", "ok", f"{host}:{port} answers", "", values)
 
 
 def _outbox(

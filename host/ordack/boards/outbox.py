@@ -124,13 +124,8 @@ def read_outbox(
         {"messages": kept, "bytes": used, "full": is_full},
     )
     if untaken:
-        yield Check(
-            "inbox",
-            "ok",
-            f"{untaken} received and not handled yet",
-            "does main.py ask for them?",
-            {"messages": untaken},
-        )
+        text, advice = f"{untaken} received and not handled yet", "does main.py ask for them?"
+        yield Check("inbox", "ok", text, advice, {"messages": untaken})
     before = {queue.name: queue.guid for queue in found.queues}
     for queue, processes in queues.items():
         yield from _queue(queue, processes, now, clock_is_set, reached, _other(reached, before[queue]))
@@ -166,22 +161,13 @@ def _queue(
         yield _waiting(queue, waiting, now, clock_is_set, reached, other)
     unread = sum(process.state == confirm.O for process in all_of_it)
     if unread:
-        yield Check(
-            "unread",
-            "ok",
-            f"{queue}: {unread} stored at the destination, not known to be received",
-            "",
-            {"queue": queue, "messages": unread},
-        )
+        text = f"{queue}: {unread} stored at the destination, not known to be received"
+        yield Check("unread", "ok", text, "", {"queue": queue, "messages": unread})
     if dead:
         numbers = sorted({process.record[confirm.CLASS] for process in dead})
-        yield Check(
-            "dead letters",
-            "warning",
-            f"{queue}: {len(dead)}: {', or '.join(classes.words(number, queue) for number in numbers)}",
-            "node.dead_letters() lists them, node.take() removes one",
-            {"queue": queue, "messages": len(dead), "classes": list(map(classes.label, numbers))},
-        )
+        text = f"{queue}: {len(dead)}: {', or '.join(classes.words(number, queue) for number in numbers)}"
+        values = {"queue": queue, "messages": len(dead), "classes": list(map(classes.label, numbers))}
+        yield Check("dead letters", "warning", text, "node.dead_letters() lists them, node.take() removes one", values)
 
 
 def _other(reached: Check | None, before: bytes) -> str:
@@ -197,14 +183,11 @@ def _identity(found: Any, ahead: str) -> Check:
     values = {"guid": guid, "name": found.name, "ahead": found.ahead}
     text = f"{found.name}, GUID {guid}" if found.name else f"GUID {guid}"
     if found.ahead:
-        return Check(
-            "identity",
-            "warning",
-            f"{text}: {ahead}",
-            "let nothing else send under this GUID; when all that "
-            "waits is delivered or given up, erase the outbox: it begins anew under another GUID",
-            values,
+        advice = (
+            "let nothing else send under this GUID; when all that waits is delivered or given up, erase the outbox: it "
+            "begins anew under another GUID"
         )
+        return Check("identity", "warning", f"{text}: {ahead}", advice, values)
     return Check("identity", "ok", text, "", values)
 
 
