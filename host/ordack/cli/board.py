@@ -100,7 +100,7 @@ def board_provision(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     wanted = provisioning.Wanted(name, queue, *address, network, files, replace)
-    with _board_errors(), _progress() as progress:
+    with _asking() as progress:
         done = _attended(port, lambda board: provisioning.provision(board, wanted, progress), reset=True)
     text = f"{name} is provisioned: its message is stored in {queue}; GUID {done.guid}"
     text += f"; it was {done.before}" if done.before not in ("", name) else ""
@@ -141,7 +141,7 @@ def board_deploy(
     with needs("boards"):
         from ordack.boards.deploy import Deployed, deploy
 
-    with _board_errors(), _progress() as progress:
+    with _asking() as progress:
 
         def work(board: Board) -> tuple[str, Deployed, str | None]:
             done = deploy(board, package, main, config, progress)
@@ -188,7 +188,7 @@ def board_doctor(
         address = None if queue_manager is None else parse_address(queue_manager)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    with _board_errors(), _progress() as progress:
+    with _asking() as progress:
 
         def work(board: Board) -> list[Check]:
             return [*examine(board, address, outbox, progress), *program(board)]
@@ -198,11 +198,8 @@ def board_doctor(
         for check in checks:
             report(True, "", **check.as_json())
     else:
-        print_table(
-            ("check", "verdict", "found", "what to do"),
-            (),
-            [(check.name, check.verdict, check.text, check.advice) for check in checks],
-        )
+        rows = [(check.name, check.verdict, check.text, check.advice) for check in checks]
+        print_table(("check", "verdict", "found", "what to do"), (), rows)
     if any(check.verdict == "bad" for check in checks):
         raise typer.Exit(1)
 
@@ -231,7 +228,7 @@ def board_rescue(
 
     if (port is None) == (folder is None) or (port is not None and to is None):
         raise typer.BadParameter("name a board with --port PORT and the folder for the copy with --to DIR, or a FOLDER")
-    with _board_errors(), _progress() as progress:
+    with _asking() as progress:
         if to is not None:
             outboxes.make_folder(to)
         if folder is not None and to is not None:
@@ -276,20 +273,16 @@ def _attended(port: str, work: Callable[[Board], Result], *, reset: bool) -> Res
 
 
 @contextlib.contextmanager
-def _board_errors() -> Iterator[None]:
+def _asking() -> Iterator[Callable[[str, int, int], None]]:
+    """Show the progress of a transfer on standard error, if that is a terminal. An error of the board ends the command
+    with a sentence."""
     from ordack.boards.repl import BoardError, NoBoard
 
     try:
-        yield
+        with activity("asking the board") as show:
+            yield lambda what, done, total: show(f"{what}: {done:,} of {total:,} bytes")
     except NoBoard as error:
         complain(str(error))
         raise typer.Exit(5) from None
     except BoardError as error:
         raise StoreError(str(error)) from None
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show the progress of a transfer on standard error, if that is a terminal."""
-    with activity("asking the board") as show:
-        yield lambda what, done, total: show(f"{what}: {done:,} of {total:,} bytes")

@@ -70,14 +70,7 @@ def send(
             # asked before: `serve` may have lost this very message by the time that send() returns
             discarded = 0 if dead_letter else client.last_discarded(destination)
             sent = client.send(
-                destination,
-                content,
-                label,
-                priority,
-                delivery,
-                ttrq=ttrq,
-                dead_letter=dead_letter,
-                journal=journal,
+                destination, content, label, priority, delivery, ttrq=ttrq, dead_letter=dead_letter, journal=journal
             )
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None

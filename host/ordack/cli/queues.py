@@ -59,14 +59,9 @@ def queue_create(
                 f"the queue {queue.name} exists and is {'' if queue.transactional else 'not '}"
                 "transactional: delete it first, or use it as it is"
             )
-    report_done(
-        as_json,
-        f"created {queue.name}" if created else f"{queue.name} exists",
-        name=queue.name,
-        created=created,
-        transactional=queue.transactional,
-        id=queue.identifier,
-    )
+    text = f"created {queue.name}" if created else f"{queue.name} exists"
+    values = {"transactional": queue.transactional, "id": queue.identifier}
+    report_done(as_json, text, name=queue.name, created=created, **values)
 
 
 @queue_app.command("list")

@@ -83,10 +83,9 @@ def serve(
     import signal
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its terminal closes
-    options = _Options(listen or [], next_hop or [], serial or [], capture, http)
 
     try:
-        file = _with_options(read_file(store, config), options)
+        file = _with_options(read_file(store, config), listen or [], next_hop or [], serial or [], capture, http)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if file.serial:
@@ -116,16 +115,6 @@ class _Serving(NamedTuple):
     devices: list[tuple[SerialSettings, Any]]
     recorder: Recorder | None
     log: ServeLog
-
-
-class _Options(NamedTuple):
-    """Options that override the file; of `next_hop` only for the same address."""
-
-    listen: list[str]
-    next_hop: list[str]
-    serial: list[str]
-    capture: Path | None
-    http: str | None
 
 
 def _open_and_run(store: Path, create: bool, file: ConfigFile, log: ServeLog, as_json: bool) -> None:
@@ -165,28 +154,28 @@ def _ready(serving: _Serving, as_json: bool) -> None:
         report(as_json, f"web page on http://{web}/, metrics on http://{web}/metrics", http=str(web))
 
 
-def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
-    """What the file says, with what the options say. Raises ValueError."""
+def _with_options(
+    file: ConfigFile, listen: list[str], next_hop: list[str], serial: list[str], capture: Path | None, http: str | None
+) -> ConfigFile:
+    """The file with the options that override it. Raises ValueError."""
     import dataclasses
 
     from ordack.config.config import parse_address, parse_local_address, parse_next_hop, parse_serial, tls_places
     from ordack.config.config_file import Listen, with_serial
 
-    http = file.http
-    if options.http is not None:
-        try:
-            http = Listen(*parse_local_address(options.http))
-        except ValueError as error:
-            raise ValueError(f"--http: {error}") from None
-    lines = tuple(map(parse_serial, options.serial)) or file.serial
+    try:
+        web = file.http if http is None else Listen(*parse_local_address(http))
+    except ValueError as error:
+        raise ValueError(f"--http: {error}") from None
+    lines = tuple(map(parse_serial, serial)) or file.serial
     return dataclasses.replace(
         file,
-        listen=tuple(Listen(*parse_address(text)) for text in options.listen) or file.listen,
-        next_hops=with_serial({**file.next_hops, **dict(map(parse_next_hop, options.next_hop))}, lines),
-        tls_hops=file.tls_hops | tls_places(options.next_hop),
+        listen=tuple(Listen(*parse_address(text)) for text in listen) or file.listen,
+        next_hops=with_serial({**file.next_hops, **dict(map(parse_next_hop, next_hop))}, lines),
+        tls_hops=file.tls_hops | tls_places(next_hop),
         serial=lines,
-        capture=options.capture or file.capture,
-        http=http,
+        capture=capture or file.capture,
+        http=web,
     )
 
 

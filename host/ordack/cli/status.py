@@ -41,10 +41,7 @@ def state(
     report(as_json, f"{told['why']}; {until}", **told)
 
 
-def status(
-    store: StoreOption,
-    as_json: JsonOption = False,
-) -> None:
+def status(store: StoreOption, as_json: JsonOption = False) -> None:
     """Show the whole store: whether it is served, who is connected, what is in the queues, what waits and why.
 
     Exit status: 0 all is well; 1 somebody has to look at something, or the store is not served. The last lines say what

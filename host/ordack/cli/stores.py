@@ -69,12 +69,8 @@ def init(
             raise StoreError(f"there is a store in {store} already")
         guid = guids.guid_text(opened.guid)
     option = f"--store {shlex.quote(str(store))}"
-    report_done(
-        as_json,
-        f"new store made in {store}; next: `ordack queue create {option} NAME`, then `ordack serve {option}`",
-        store=str(store),
-        guid=guid,
-    )
+    text = f"new store made in {store}; next: `ordack queue create {option} NAME`, then `ordack serve {option}`"
+    report_done(as_json, text, store=str(store), guid=guid)
 
 
 def backup(
@@ -90,13 +86,8 @@ def backup(
 
     with _copying("no backup was made") as progress:
         contents = make_backup(store, to, progress)
-    report_done(
-        as_json,
-        f"backup of {store} made: {to}, {_amount(contents)}",
-        store=str(store),
-        backup=str(to),
-        **_values(contents),
-    )
+    text = f"backup of {store} made: {to}, {_amount(contents)}"
+    report_done(as_json, text, store=str(store), backup=str(to), **_values(contents))
     if (store / CONFIGURATION).exists():
         complain(f"{store / CONFIGURATION} is not in the backup: copy it, too")
 
@@ -111,14 +102,8 @@ def _restore(store: Path, backup: Path, as_json: bool) -> None:
         "What was received after the backup comes again, and what was sent or came after it is not there. A consumer "
         "knows a message that comes again by its message_key"
     )
-    report_done(
-        as_json,
-        f"restored {store} from {backup}: {_amount(contents)}\n{lost}",
-        store=str(store),
-        backup=str(backup),
-        note=lost,
-        **_values(contents),
-    )
+    text = f"restored {store} from {backup}: {_amount(contents)}\n{lost}"
+    report_done(as_json, text, store=str(store), backup=str(backup), note=lost, **_values(contents))
 
 
 def _amount(contents: Contents) -> str:
@@ -148,15 +133,9 @@ def store_check(store: StoreOption, as_json: JsonOption = False) -> None:
         contents = look_through(store)
     fate = "damaged" if contents.problems else "whole"
     size = f"{megabytes(contents.size)}, format version {contents.version}"
-    lines = [f"{store}: {fate}, {_amount(contents)}, {size}", *contents.problems]
-    report(
-        as_json,
-        "\n".join(printable(line) for line in lines),
-        store=str(store),
-        whole=not contents.problems,
-        problems=contents.problems,
-        **_values(contents),
-    )
-    if contents.problems:
+    problems = contents.problems
+    text = "\n".join(map(printable, [f"{store}: {fate}, {_amount(contents)}, {size}", *problems]))
+    report(as_json, text, store=str(store), whole=not problems, problems=problems, **_values(contents))
+    if problems:
         complain("restore a backup; until then, receive what can still be received")
         raise typer.Exit(1)

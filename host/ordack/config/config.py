@@ -83,8 +83,8 @@ class Networks:
 
 @dataclass(frozen=True)
 class Access:
-    """Who may write to a queue. networks, lines: from where, addresses and names of serial lines. sources: who, by
-    GUID. certificates: over whose TLS connections, by their names in lower case. None: anybody, from anywhere."""
+    """The rights to write to a queue. networks: of senders. lines: names of serial lines. sources: GUIDs of queue
+    managers. certificates: names in lower case. None allows all."""
 
     networks: Networks | None = None
     lines: frozenset[str] = field(default_factory=frozenset)
@@ -92,8 +92,8 @@ class Access:
     certificates: frozenset[str] | None = None
 
     def refusal(self, address: str, source: bytes, certificate: str = "") -> str:
-        """Why this source may not write from this address, or over the serial line of this name; "" if it may.
-        certificate: the name in the peer's, "" without TLS."""
+        """Why this source may not write; "" if it may. address: or the name of a serial line. certificate: the name in
+        it, "" without TLS."""
         if self.networks is not None and address not in self.networks and address not in self.lines:
             return f"{address} is not in allow-addresses"
         if self.sources is not None and source not in self.sources:
@@ -102,14 +102,13 @@ class Access:
 
 
 def certificate_refusal(allowed: Collection[str] | None, certificate: str) -> str:
-    """Why the certificate of this name, "" for none, does not do where these are allowed; "" if it does, or all do."""
+    """Why the certificate of this name is not allowed; "" if it is. allowed: None allows all. certificate: "" for a
+    peer without one."""
     if allowed is None or certificate.lower() in allowed:
         return ""
-    return (
-        f"the certificate of {certificate} is not in allow-certificates"
-        if certificate
-        else ("it has no certificate, and allow-certificates asks for one: TLS alone brings it")
-    )
+    if certificate:
+        return f"the certificate of {certificate} is not in allow-certificates"
+    return "it has no certificate, and allow-certificates asks for one: TLS alone brings it"
 
 
 # ---- the configuration
@@ -182,8 +181,7 @@ class Config:
 
     @classmethod
     def of(cls, numbers: Mapping[str, int], **others: Any) -> Config:
-        """The Config that these numbers mean; `others`: fields that are not in them, or override them. Raises KeyError
-        for a number that is no setting."""
+        """The Config for numbers of settings.NUMBERS, by name. others: fields that override them. Raises KeyError."""
         made: dict[str, dict[str, Any]] = {"": {}, "session": {}, "confirmation": {}}
         for name, value in numbers.items():
             setting = NUMBERS[name]
@@ -204,7 +202,7 @@ class Config:
 
     @classmethod
     def kept(cls, names: Mapping[str, Any]) -> Config:
-        """The Config for applications, of what the queue manager was last started with (`to_keep`)."""
+        """The Config for applications, from the `to_keep` of the last `serve`."""
         return cls.of(
             {name: value for name, value in names.get("numbers", {}).items() if name in NUMBERS},
             own_names=frozenset(names.get("own", ())),
@@ -213,7 +211,7 @@ class Config:
         )
 
     def to_keep(self) -> dict[str, Any]:
-        """What `kept` needs as `names`, ready for JSON."""
+        """The argument of `kept`, ready for JSON."""
         return {
             "own": sorted(self.own_names),
             "hops": dict(self.next_hops),
@@ -223,26 +221,25 @@ class Config:
         }
 
     def is_own(self, address: str) -> bool:
-        """Does this host part of a direct name mean this queue manager, whatever port it listens on (B-416)? Those of
-        next_hops do not, and with own_names no others than these."""
+        """Does this host part of a direct name mean this queue manager, on any port (B-416)?"""
         if address in self.next_hops:
             return False
         return address in self.own_names if self.own_names else is_own_address(address)
 
     def access_to(self, queue: str) -> Access:
-        """Who may write to a queue of this name."""
+        """The rights to write to a queue."""
         return self.access.get(queue.lower()) or self.access.get(EVERY_QUEUE, Access())
 
     @property
     def own_hop(self) -> tuple[str, int] | None:
-        """Where to connect to itself; None: it takes no connections."""
+        """Address and port that reach this queue manager from this machine; None: it does not listen."""
         if not self.listening:
             return None
         host, port = self.listening[0]
         return LOOPBACK.get(host, host), port
 
     def way(self, address: str) -> tuple[str, int]:
-        """Where to connect to for a direct name with this host part: to itself if that is its own."""
+        """Address and port to connect to for a direct name with this host part."""
         known = self.next_hops.get(address)
         if known is None and self.own_hop and self.is_own(address):
             for host, port in self.listening:

@@ -1,6 +1,6 @@
-"""`ordack.toml`: what `ordack serve` reads at its start. `settings.py` lists the tables and keys that it may have.
+"""Read `ordack.toml`, the configuration file of `ordack serve`. `settings.py` lists its tables and keys.
 
-All mistakes of a file are told at once, each with the file, the key, the value and what to write.
+The reader reports all mistakes of a file at once, each with the file, the key, the value and what to write.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Key = TypeVar("Key")
 
 
 class BadConfigFile(ValueError):
-    """A file that cannot be used. problems: a sentence for each thing that is wrong with it."""
+    """A file with mistakes. problems: a sentence for each."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
@@ -47,8 +47,8 @@ class BadConfigFile(ValueError):
 
 
 class Listen(NamedTuple):
-    """Where connections are taken, and from whom; None: from everybody. tls: is TLS spoken? certificates: the names in
-    those that may connect then, in lower case; None: all."""
+    """A listener. allow: networks that may connect; None: all. certificates: with TLS, names in lower case that may
+    connect; None: all."""
 
     address: str
     port: int
@@ -62,9 +62,9 @@ class Listen(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What a file says, by its tables and keys; a field is empty if the file says nothing of it. next_hops, tls_hops,
-    public_queues: as in Config. queues: by their names in lower case; EVERY_QUEUE: all others. names: by GUID in lower
-    case. capture: the first file. numbers: of settings.NUMBERS, by name."""
+    """The content of a file, by tables and keys; a field is empty if the file has nothing for it. next_hops, tls_hops,
+    public_queues: as in Config. queues: by names in lower case; EVERY_QUEUE: all others. names: by GUID in lower case.
+    capture: the first file. numbers: of settings.NUMBERS, by name."""
 
     path: Path | None = None
     listen: tuple[Listen, ...] = ()
@@ -99,14 +99,13 @@ class ConfigFile:
 
 
 def find(store: Path, named: Path | None) -> Path | None:
-    """The file for a store: the one that somebody has named, else `ordack.toml` in the store's folder if it is
-    there."""
+    """The file for a store: `named`, or `ordack.toml` in the store's folder if there is one."""
     path = named or store / FILE_NAME
     return path if named or os.path.lexists(path) else None
 
 
 def read(path: Path | None) -> ConfigFile:
-    """What this file says; nothing without one. Raises BadConfigFile, also for a file that cannot be read."""
+    """Read a file; None reads as empty. Raises BadConfigFile."""
     if path is None:
         return ConfigFile()
     try:
@@ -118,7 +117,7 @@ def read(path: Path | None) -> ConfigFile:
 
 
 def parse(text: str, path: Path) -> ConfigFile:
-    """What a file with this text says; `path`: its name, from whose folder relative paths go. Raises BadConfigFile."""
+    """Parse the text of a file. path: of the file; relative paths begin in its folder. Raises BadConfigFile."""
     try:
         document = tomllib.loads(f"{text}\n")  # so that its errors have a line
     except RecursionError:
@@ -223,7 +222,7 @@ _OTHERS = _text, "a text in quotation marks"
 
 
 class _Reader:
-    """Goes through a document, and notes all that is wrong. A value that is wrong is as if it were not there."""
+    """Reads a document and collects mistakes. A wrong value counts as absent."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -233,7 +232,7 @@ class _Reader:
         self.problems.append(f"{self.path}: {where}: {said}")
 
     def file(self, document: dict[str, Any]) -> ConfigFile:
-        """What the whole document says."""
+        """Read the whole document."""
         top = self._keys("", TABLES[""], {key: value for key, value in document.items() if key not in TABLES})
         tables = {name: self._table(name, TABLES[name], document[name]) for name in TABLES if name in document}
         listeners = {name: tables.get(name, []) for name in LISTENERS}
