@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from ordack.client import Client
+from ordack.config import paths
 from ordack.config.paths import path_of
 from ordack.pipeline import export as export_module
 from ordack.pipeline import segments
@@ -16,7 +17,7 @@ from ordack.pipeline.export import Exporter
 from ordack.pipeline.folders import Folders, in_turn
 from ordack.pipeline.ingest import rows_of
 from ordack.pipeline.lake import Decoding
-from ordack.pipeline.segments import MARKER, FolderError, Marker, marker_content
+from ordack.pipeline.segments import MARKER, FolderBusy, FolderError, Marker, marker_content
 
 from tests.support.command import ENVIRONMENT, ordack
 from tests.support.s3 import DONE, S3
@@ -219,6 +220,16 @@ def test_what_is_no_folder_of_segments_in_a_bucket_is_told(s3: S3, tmp_path: Pat
         )
         assert done.returncode == 2, done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_is_busy_is_told_apart_from_a_folder_that_is_none(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "_ATTEMPTS", 1)
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")  # another one: connections of their own
+    s3.before = lambda *_: "503 Slow Down"
+    with pytest.raises(FolderBusy, match="try again later"):
+        Folders([FOLDER])
 
 
 @pytest.mark.slow

@@ -238,12 +238,14 @@ def _problems() -> Iterator[None]:
     """Of Spark, tables and segments, in words."""
     from ordack.pipeline.bodies import SchemaError
     from ordack.pipeline.lake import IngestError, IngestUnusable
-    from ordack.pipeline.segments import FolderError, OptionError
+    from ordack.pipeline.segments import FolderBusy, FolderError, OptionError
     from ordack.pipeline.spark import SparkMissing
 
     try:
         yield
     except (SparkMissing, OptionError, SchemaError, FolderError, IngestUnusable) as error:
+        if isinstance(error, FolderBusy):
+            raise StoreError(str(error)) from None
         complain(str(error))
         raise typer.Exit(2) from None
     except IngestError as error:

@@ -76,7 +76,7 @@ class Folders:
         try:
             found = dict(self._look())
         except OSError as error:
-            raise FolderMissing(f"cannot read {error.filename}: {error.strerror}") from None
+            raise segments.unreadable(error.filename, error) from None
         if not found:
             raise FolderMissing(f"no folder of segments matches {self}: `ordack export` makes them")
         paths: dict[str, AnyPath] = {}

@@ -23,6 +23,7 @@ Times in the columns are UTC; those of the protocol are whole seconds.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -109,8 +110,17 @@ class FolderMissing(FolderError):
     """The folder is not there, or cannot be read: its file system may not be mounted, and come back."""
 
 
+class FolderBusy(FolderMissing):
+    """The server that has the folder does not answer, or not as it should."""
+
+
 class OptionError(Exception):
     """An option, or a name that is given, cannot be used; the text names it and says what to do."""
+
+
+def unreadable(path: object, error: OSError) -> FolderMissing:
+    """The error for a folder that cannot be read."""
+    return (FolderBusy if error.errno == errno.EAGAIN else FolderMissing)(f"cannot read {path}: {error.strerror}")
 
 
 class ExportedSegment(NamedTuple):
@@ -200,7 +210,7 @@ def names(folder: AnyPath) -> list[str]:
             return [path.name for path in folder.iterdir()]
         return os.listdir(folder)  # noqa: PTH208 - of 100,000 segments, paths take most of the time
     except OSError as error:
-        raise FolderMissing(f"cannot read the folder {folder}: {error.strerror}") from None
+        raise unreadable(folder, error) from None
 
 
 def of_name(folder: AnyPath, name: str) -> ExportedSegment | None:
@@ -221,7 +231,7 @@ def read_marker(folder: AnyPath) -> Marker | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise FolderMissing(f"cannot read {path}: {error.strerror}") from None
+        raise unreadable(path, error) from None
     except (ValueError, KeyError, TypeError):
         raise FolderError(f"{path} is damaged: it does not say whose segments these are") from None
 
