@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -227,18 +228,20 @@ def test_messages_are_lost_only_by_who_says_so(store: Path, words: list[str], na
     assert f"{lost}; --yes " in refused.stderr
     for answer, status in ((b"\n", 1), (b"y\n", 0)):
         leader, follower = pty.openpty()
-        os.write(leader, answer)
-        done = subprocess.run(
+        with subprocess.Popen(
             [sys.executable, "-m", "ordack", *map(str, command)],
             stdin=follower,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             env=ENVIRONMENT,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        ) as process:
+            while process.poll() is None:  # a serial line of another test, on a terminal of this name, may take one
+                os.write(leader, answer)
+                time.sleep(0.1)
+            output, errors = process.communicate(timeout=DEADLINE_S)
         os.close(leader)
         os.close(follower)
-        assert done.returncode == status, done.stderr
-        assert f"{lost}. " in done.stderr
-    assert "2 messages" in done.stdout
+        assert process.returncode == status, errors
+        assert f"{lost}. " in errors
+    assert "2 messages" in output

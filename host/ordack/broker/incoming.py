@@ -373,10 +373,10 @@ class OrderAcks:
         for queue in self._outgoing.returns:
             queue.rejections = self._outgoing.last_key  # nothing says which of them reject
             after = 0
-            while sequences and (rows := self._store.outgoing.packets_in(queue.identifier, after, ROWS)):
-                after = rows[-1][0]
-                for _, packet in rows:
-                    found = rejected(packet)
+            while sequences and (packets := self._store.outgoing.packets(queue.identifier, after + 1, ROWS)):
+                after = max(packets)
+                for packet, _ in packets.values():
+                    found = rejected(bytes(packet))
                     if found and found[0] in sequences:
                         sequences[found[0]].final_acks = queue
 

@@ -135,18 +135,16 @@ class Database:
         self._seen_version = -1
         self.rolled_back = 0
         self.work = DiskWork()
-        check_folder(self.folder, self.may_be_anywhere)
-        try:
-            size = self.path.stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
+        size = check_folder(self.folder, self.may_be_anywhere)
+        if size is None:
             command = f"ordack init --store {shlex.quote(str(folder))}"
             raise StoreError(
                 f"there is no store in {self.folder}: if there was one, mount its disk; `{command}` makes a new one"
-            ) from None
-        except OSError as error:
-            raise StoreError(f"cannot open {self.path}: {error.strerror}") from None
+            )
         if not size:
-            raise self._empty()
+            raise StoreError(
+                f"{self.path} is empty, and no store: put its file back, or remove it if no message was in it"
+            )
         with self.errors():
             self.connection = self._connect(apsw.SQLITE_OPEN_READWRITE)
         try:
@@ -156,11 +154,6 @@ class Database:
                 self._keep_log()
             self.connection.close()
             raise
-
-    def _empty(self) -> StoreError:
-        return StoreError(
-            f"{self.path} is empty, and no store: put its file back, or remove it if no message was in it"
-        )
 
     def close(self) -> None:
         """Close the file. Other methods raise StoreError then."""
@@ -196,9 +189,7 @@ class Database:
     def _check_format(self) -> None:
         """Raise StoreError if the file holds no store, or a store of another format version."""
         if self.one("PRAGMA application_id") != APPLICATION_ID:
-            if self.one("SELECT count(*) FROM sqlite_master"):
-                raise StoreError(f"{self.path} is a database of another program")
-            raise self._empty()
+            raise StoreError(f"{self.path} is a database of another program")
         version = self.one("PRAGMA user_version")
         if version != FORMAT_VERSION:  # the one place where an upgrade from an earlier version would begin
             raise StoreError(

@@ -237,28 +237,30 @@ def file_system(folder: Path) -> str:
     return ""
 
 
-def check_folder(folder: Path, may_be_anywhere: bool = False) -> None:
-    """Raise StoreError if no store can be in this folder, or if a log is there without its file: SQLite would delete
-    the log with its messages. may_be_anywhere: also on another machine."""
+def check_folder(folder: Path, may_be_anywhere: bool = False) -> int | None:
+    """The size of the database in this folder; None if there is none. Raises StoreError if no store can be in this
+    folder, or if a log is there without its file: SQLite would delete the log with its messages. may_be_anywhere: also
+    on another machine."""
     path = folder / FILE_NAME
     if legible(str(path)) != str(path):
         raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
-    kind = "" if may_be_anywhere else file_system(folder)
-    if kind in OF_ANOTHER_MACHINE:
+    if not may_be_anywhere and (kind := file_system(folder)) in OF_ANOTHER_MACHINE:
         raise StoreError(
             f"{folder} is on {kind}, a file system of another machine, where neither locks nor syncs can be "
             "relied on: have the store on a disk of this machine"
         )
     try:
-        is_there = path.exists()
-        is_lost = log_bytes(path) > 0 and not (is_there and path.stat().st_size)
-    except OSError:
-        return  # the caller meets the same error
-    if is_lost:
+        size = path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        size = None
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror}") from None
+    if not size and log_bytes(path):
         raise StoreError(
-            f"{path} is {'empty' if is_there else 'missing'}, but the log {path.name}-wal holds data: mount the disk "
-            "or put the file back; nothing was changed"
+            f"{path} is {'missing' if size is None else 'empty'}, but the log {path.name}-wal holds data: mount the "
+            "disk or put the file back; nothing was changed"
         )
+    return size
 
 
 def explained(error: apsw.Error, path: Path) -> StoreError:
@@ -361,7 +363,7 @@ def log_bytes(path: Path) -> int:
     """The size of the log of a database; 0 if it has none. Raises OSError."""
     try:
         return _log_of(path).stat().st_size
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
 
 

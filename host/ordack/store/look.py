@@ -38,12 +38,9 @@ def open_to_look(folder: str | os.PathLike[str]) -> Store:
 
 def is_writable(path: Path) -> bool:
     """May this process write the database in that file, and all that SQLite has beside it?"""
-    beside = [file for file in (_beside(path, "-wal"), _beside(path, "-shm")) if os.access(file, os.F_OK)]
-    return all(os.access(file, os.W_OK, effective_ids=True) for file in (path.parent, path, *beside))
-
-
-def _beside(path: Path, end: str) -> Path:
-    return path.with_name(path.name + end)
+    beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
+    files = [path.parent, path, *(file for file in beside if os.access(file, os.F_OK))]
+    return all(os.access(file, os.W_OK, effective_ids=True) for file in files)
 
 
 class ReadOnlyDatabase(Database):

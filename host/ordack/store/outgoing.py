@@ -155,6 +155,8 @@ class Reading:
         if not known or key not in known:
             count = 1 if known is None or known else READ_AHEAD
             known = self._ahead[outgoing] = self._queues.packets(outgoing, key, count)
+        if key not in known:
+            raise StoreError(f"outgoing message {key} is gone")
         row = known.pop(key)
         if len(row[0]) > READ_AHEAD_BYTES:
             del self._ahead[outgoing]
@@ -492,23 +494,14 @@ class OutgoingQueues:
             raise StoreError(f"{self._db.path}: outgoing message {key} is gone")
         return bytearray(rows[0][0]), rows[0][1]
 
-    def packets(self, outgoing: int, key: int, count: int) -> dict[int, tuple[Packet, int]]:
-        """See `packet`, for this message and up to `count` - 1 messages after it in the same outgoing queue, by key."""
+    def packets(self, outgoing: int, first: int, limit: int) -> dict[int, tuple[Packet, int]]:
+        """See `packet`, for up to `limit` messages of an outgoing queue with keys from `first` on, by key."""
         rows = self._db.all(
             "SELECT id, packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE outgoing = ? AND id >= ? "
             "ORDER BY id LIMIT ?",
-            (outgoing, key, count),
+            (outgoing, first, limit),
         )
-        if not rows or rows[0][0] != key:
-            raise StoreError(f"{self._db.path}: outgoing message {key} is gone")
-        return {row[0]: row[1:] for row in rows}
-
-    def packets_in(self, outgoing: int, after: int, limit: int) -> list[tuple[int, bytes]]:
-        """Up to `limit` messages of an outgoing queue with keys above `after`: (key, packet)."""
-        return self._db.all(
-            "SELECT id, packet FROM outgoing_messages WHERE outgoing = ? AND id > ? ORDER BY id LIMIT ?",
-            (outgoing, after, limit),
-        )
+        return {key: (packet, until) for key, packet, until in rows}
 
     def waiting(self, keys: Iterable[int]) -> list[Waiting]:
         """The states of these outgoing messages, in order of sending."""
