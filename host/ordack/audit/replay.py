@@ -13,7 +13,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -84,28 +83,6 @@ def missing_between(before: str, its: tuple[int, int], after: str, others: tuple
     return 0
 
 
-@cache
-def _dtype(name: str) -> np.dtype[Any]:
-    """The numpy type of a structure of mqqb_audit.h."""
-    return _numpy(ffi.typeof(name))
-
-
-def _numpy(kind: Any) -> np.dtype[Any]:
-    if kind.kind == "primitive":
-        return np.dtype(("i" if kind.cname.startswith("int") else "u") + str(ffi.sizeof(kind)))
-    if kind.kind == "array":
-        return np.dtype((_numpy(kind.item), (kind.length,)))
-    fields = dict(kind.fields)
-    return np.dtype(
-        {
-            "names": list(fields),
-            "formats": [_numpy(item.type) for item in fields.values()],
-            "offsets": [item.offset for item in fields.values()],
-            "itemsize": ffi.sizeof(kind),
-        }
-    )
-
-
 _SEQUENCE = ("flow", "ordinal", "time_stamp", "pair", "highest", "covered", "first_time", "last_time", "counts")
 
 
@@ -161,10 +138,10 @@ class _Tables:
 
     def grow(self, name: str, kind: str, size: int) -> None:
         self._kinds[name] = kind
-        item = _dtype(kind).itemsize
+        item = columnar.structure(kind).itemsize
         memory = np.zeros(size * item + _LINE, np.uint8)
         begin = -memory.ctypes.data % _LINE
-        array = memory[begin : begin + size * item].view(_dtype(kind))
+        array = memory[begin : begin + size * item].view(columnar.structure(kind))
         before = self._held.get(name)
         if before is not None:
             array.view(np.uint8)[: before.nbytes] = before.view(np.uint8)
@@ -373,7 +350,9 @@ class Auditor:
             queues |= {code: decoder.queue(code) for code in np.unique(flows["key"]["destination"]).tolist() if code}
         ends = decoder.ends() if decoder else np.zeros((0, 2, 5), np.uint32)
         kind_counts = np.array([list(c.violations), list(c.unknowns)], np.int64)
-        findings = np.concatenate(self._findings) if self._findings else np.zeros(0, _dtype("mqqb_audit_finding"))
+        findings = (
+            np.concatenate(self._findings) if self._findings else np.zeros(0, columnar.structure("mqqb_audit_finding"))
+        )
         findings = withdraw(findings, flows, kind_counts, connections)
         return Partial(
             flows=flows,

@@ -29,19 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FRAMES = 1 << 18  # that are held before they are packed
-_ROUTED = pa.schema(
-    [
-        ("part", pa.int64()),
-        ("low", pa.int64()),
-        ("connections", pa.binary()),
-        ("packed", pa.binary()),
-        ("report", pa.binary()),
-    ]
-)
 _ROUTED_SQL = "part long, low long, connections binary, packed binary, report binary"
-_DIVIDED = pa.schema(
-    [("low", pa.int64()), ("part", pa.int64()), ("share", pa.int32()), ("size", pa.int64()), ("packed", pa.binary())]
-)
 _DIVIDED_SQL = "low long, part long, share int, size long, packed binary"
 _PARTIAL_SQL = "size long, packed binary"
 _BATCH_BYTES = 4 << 20  # of packed frames that go to Spark at once
@@ -253,7 +241,7 @@ def _route_task(files: Sequence[str], tasks: int, batches: Iterable[pa.RecordBat
                             number, low, connections, packed = item
                             yield file << _PIECE_BITS | number, low, connections.tobytes(), packed, None
 
-    yield from _batches(rows(), _ROUTED)
+    yield from _batches(rows(), _ROUTED_SQL)
 
 
 def _divide_task(where: Places, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -266,25 +254,28 @@ def _divide_task(where: Places, batches: Iterable[pa.RecordBatch]) -> Iterator[p
                 for share, size, own in divided(known, packed, where):
                     yield low, part, share, size, own
 
-    yield from _batches(rows(), _DIVIDED)
+    yield from _batches(rows(), _DIVIDED_SQL)
 
 
-def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(rows: Iterable[tuple[Any, ...]], columns: str) -> Iterator[pa.RecordBatch]:
+    """columns: names and types as Spark has them."""
+    types = {"long": pa.int64(), "int": pa.int32(), "binary": pa.binary()}
+    fields = [pa.field(name, types[kind]) for name, kind in (column.split() for column in columns.split(", "))]
     waiting: list[tuple[Any, ...]] = []
     size = 0
+
+    def batch() -> pa.RecordBatch:
+        arrays = [pa.array(values, field.type) for values, field in zip(zip(*waiting), fields)]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
     for row in rows:
         waiting.append(row)
         size += sum(len(value) for value in row if isinstance(value, bytes))
         if size > _BATCH_BYTES:
-            yield _batch(waiting, schema)
+            yield batch()
             waiting, size = [], 0
     if waiting:
-        yield _batch(waiting, schema)
-
-
-def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows), schema)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield batch()
 
 
 def _replay_task(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,26 +85,34 @@ class Chunk(NamedTuple):
     data: bytes
 
 
+@cache
+def structure(name: str) -> np.dtype[Any]:
+    """The numpy type of a structure of the C core."""
+    return _numpy(ffi.typeof(name))
+
+
+def _numpy(kind: Any) -> np.dtype[Any]:
+    if kind.kind == "primitive":
+        return np.dtype(("i" if kind.cname.startswith("int") else "u") + str(ffi.sizeof(kind)))
+    if kind.kind == "array":
+        return np.dtype((_numpy(kind.item), (kind.length,)))
+    fields = dict(kind.fields)
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [_numpy(item.type) for item in fields.values()],
+            "offsets": [item.offset for item in fields.values()],
+            "itemsize": ffi.sizeof(kind),
+        }
+    )
+
+
 # ---- frames by their moments
 
 Routed = NDArray[Any]
 
 WINDOW_NS: int = lib.MQQB_CAPTURE_WINDOW
-ROUTED = np.dtype(
-    [
-        ("key", "u8"),
-        ("managers", "u8", 2),
-        ("place", "u8"),
-        ("time", "i8"),
-        ("moment", "i8"),
-        ("file", "u4"),
-        ("frame", "u4"),
-        ("link", "u4"),
-        ("size", "u4"),
-        ("wire", "u4"),
-        ("rank", "u4"),
-    ]
-)
+ROUTED = structure("mqqb_capture_routed")
 HEAD_BYTES = ffi.sizeof("mqqb_capture_frame")
 _ROUTED_FRAMES = 1 << 12  # at once
 _KEPT_BYTES = 32 << 20  # of a file that was read, which stay in this process's memory
