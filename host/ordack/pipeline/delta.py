@@ -2,8 +2,8 @@
 
 The table's log itself keeps how far each queue in each folder of segments is in the table: an application transaction
 of Delta's, `ordack/FOLDER/QUEUE`, whose version is the serial of the last segment. A commit names the files of a batch
-and these serials at once, so a batch is in the table and counted, or neither. Delta refuses a commit if another one
-has changed a serial meanwhile: of two ingests of the same queue one is the first, and the other reads on from there.
+and these serials at once, so a batch is in the table and counted, or neither. Delta refuses a commit if another commit
+has changed a serial meanwhile: of two ingests of the same queue, the later one reads the table anew and goes on there.
 `ordack/FOLDER` says that the folder is known.
 
 A table that is restored to an older version keeps its transactions, though their rows are gone: it is refused.

@@ -139,7 +139,7 @@ class Folder:
             return names(self.path) if self.path.exists() else []
 
     def write(self, name: str, content: pa.Buffer | bytes) -> None:
-        """Write a file, in the place of one that may be there; it is on disk when this returns."""
+        """Write a file durably, in place of an older one."""
         with self._errors("write to the folder"):
             path = self._file(name)
             if isinstance(path, RemotePath):
@@ -156,7 +156,7 @@ class Folder:
         self.sync()
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name; it has that for good when this returns."""
+        """Rename a file durably."""
         with self._errors("rename a file in the folder"):
             source: Any = self._file(old)
             source.replace(self._file(new))
@@ -415,7 +415,7 @@ class Exporter:
                 exported = self._export(queue, self._rows)
                 if exported is None or exported.messages >= messages:  # else the rest has waited, too
                     del known[queue.identifier]
-                if exported is not None:  # else others have them in their hands, or they have expired
+                if exported is not None:  # else other receivers hold them, or they have expired
                     moved = True
                     yield exported
                 if stop():
@@ -467,7 +467,7 @@ class Exporter:
             self._affordable = max(int(pace * LOCKED_S), LEAST_ROWS)
         except StoreUnknown as error:
             raise self._unknown(export, error.reason) from None
-        except (FolderError, StoreError):  # of what else has interrupted this nobody knows: the next export does
+        except (FolderError, StoreError):  # after any other error, the next export finds out
             self._client.access.put_back(keys)
             if export not in self._store.exports.all(export.queue):
                 with contextlib.suppress(FolderError):

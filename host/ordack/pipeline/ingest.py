@@ -1,10 +1,10 @@
 """`ordack pipeline ingest`: from segments to a table, each message exactly once.
 
-Tables of Delta Lake and Iceberg keep themselves which segments are in them (lake.py). Here the driver looks which
-others there are, has tasks of Spark read them and decode their bodies, and makes rows and serials part of the table in
-one commit. What was killed before that is done again, and is nowhere; what was killed behind it is done.
+A table of Delta Lake or Iceberg tells which segments are in it (lake.py). The driver lists the other segments, has
+tasks of Spark read them and decode their bodies, and commits rows and serials at once. A batch that is killed before
+its commit leaves nothing in the table, and the next ingest loads it.
 
-All paths are those of the tasks and of this process.
+The tasks and this process need the same paths.
 """
 
 from __future__ import annotations

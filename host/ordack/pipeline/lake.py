@@ -1,8 +1,8 @@
 """What tables of Delta Lake and of Iceberg have in common for `ordack pipeline ingest`.
 
-Such a table keeps itself how far each queue in each folder of segments is in it, and a commit changes rows and that at
-once. So there is no checkpoint beside it that could be lost or belong to another table; several ingests may write to
-one table; and a kill at any moment leaves a batch in the table and counted, or neither.
+The table itself keeps the serial of the last segment of each queue in each folder, and a commit changes rows and
+serials at once. So no checkpoint beside the table can be lost or belong to another table, several ingests may write to
+one table, and a kill at any moment leaves a batch in the table and counted, or neither.
 """
 
 from __future__ import annotations

@@ -466,7 +466,7 @@ def _columns(options: Mapping[str, str]) -> list[Column]:
 
 
 def _partitions(options: Mapping[str, str], paths: Sequence[str]) -> int:
-    """By the data: whoever plans does not know how many tasks run at once, which may be on other machines."""
+    """By the size of the captures: the planner does not know how many tasks a cluster runs at once."""
     text = options.get("partitions")
     if text is None:
         return max(1, min(PARTS_MAX, total_size(paths) // PART_BYTES))

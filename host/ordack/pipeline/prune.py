@@ -1,7 +1,7 @@
-"""Deleting segments that were read.
+"""Deletes segments that were loaded.
 
-A segment may be deleted when it is in every table that is to have it, the oldest of its queue first. The newest of each
-queue stays, for an export that was killed looks for it.
+A segment may be deleted when every table that needs it has it, the oldest of its queue first. The newest segment of
+each queue stays: the export that follows a killed one needs it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def prune(source: Folders, tables: Sequence[str], days: float, dry: bool = False
     newest = source.last()
     found = source.listed({})
     if not dry:
-        os.sync()  # what the tables have is on disk, whoever wrote it
+        os.sync()  # the rows of the tables are durable
     done = []
     for path in source.now():
         there = [one for one in found if one.segment.path.parent == path]

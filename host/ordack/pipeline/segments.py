@@ -1,22 +1,21 @@
-"""Segments: the files in which `ordack export` hands messages of queues to Spark, or to whatever else reads Parquet.
+"""Segments: the Parquet files to which `ordack export` moves messages of queues.
 
 A folder of segments belongs to one queue manager; MARKER in it says to which. It holds one file a segment, flat:
 
     <queue, percent-encoded>-<serial, 10 digits>-<lowest lookup id>-<highest lookup id>.parquet
 
-A file under such a name is final: it is never changed, and its messages are in no other segment and no queue any more.
-Everything else in the folder is none of a reader's business: MARKER, and hidden files (a dot in front), which become
-segments by being renamed, or vanish.
+A file of such a name is final: it never changes, and its messages are in no other segment and no queue. Readers ignore
+MARKER and hidden files (a dot in front). A hidden file becomes a segment by being renamed, or vanishes.
 
 Serial numbers count the segments of one queue in one folder from 1, without gaps, in the order in which they become
-visible. So what a reader has read is told by one number per queue. Segments may be deleted when nobody needs
-them any more, the oldest first; their serials are not given again. Lookup ids grow in the order of arrival, and a
-segment's rows are in that order. Ranges of two segments of a queue may overlap: where priorities differ, and where an
-application had a message in its hands while those behind it were exported.
+visible. So one number for each queue tells how far a reader has read. Segments may be deleted, the oldest first; their
+serials are not given again. Lookup ids grow in the order of arrival, and the rows of a segment are in that order.
+Ranges of two segments of a queue may overlap: where priorities differ, and where an application held a lock on a
+message while later ones were exported.
 
-MESSAGE_KEY identifies a message over stores and segments: `client.Message` says what it is made of. A journal copy or a
-dead letter has the key of its message, so over several queues the key is (queue, MESSAGE_KEY). Lookup ids are unique
-within a store only as long as that is not restored from a backup.
+MESSAGE_KEY identifies a message across stores and segments; `client.Message` says how it is made. A journal copy or a
+dead letter has the key of its message, so across queues the key is (queue, MESSAGE_KEY). A lookup id is unique within a
+store until the store is restored from a backup.
 
 Times in the columns are UTC; those of the protocol are whole seconds.
 """

@@ -108,26 +108,28 @@ class Result:
     def verdict(self) -> str:
         if self.violations:
             return "violations"
-        return "incomplete" if self.unknown or self.doubts else "reconciled"
+        return "incomplete" if self.unknown or self.incomplete else "reconciled"
 
     @property
-    def doubts(self) -> list[str]:
-        """Why it is not known that all is there, if nothing of what was compared is wrong."""
-        doubts = [f"the captures are not whole: {event} {count} times" for event, count in self.events.items() if count]
+    def incomplete(self) -> list[str]:
+        """Why the comparison does not prove that every message is there, though it found no violation."""
+        reasons = [
+            f"the captures are not whole: {event} {count} times" for event, count in self.events.items() if count
+        ]
         if not self.totals["acknowledged"]:
-            doubts.append("the captures show no acknowledgement, so nothing was promised: capture both directions")
+            reasons.append("the captures show no acknowledgement, so nothing was promised: capture both directions")
         if not self.totals["stored_meanwhile"]:
-            doubts.append(
+            reasons.append(
                 "no message was stored while the captures were made, so whether one was never sent is not known: do "
                 "the clocks of the captures and of the queue manager agree?"
             )
-        return doubts
+        return reasons
 
     def as_json(self) -> dict[str, Any]:
         """The object that `ordack pipeline reconcile --json` prints."""
         return {
             "verdict": self.verdict,
-            "incomplete": self.doubts,
+            "incomplete": self.incomplete,
             **self.names,
             **self.totals,
             "found": self.found,
@@ -161,7 +163,7 @@ class Result:
             lines += [f"  {one}" for one in named]
             if count > len(named):
                 lines.append(f"  and {count - len(named)} more")
-        lines += self.doubts
+        lines += self.incomplete
         return [self.peer_names.added(legible(line)) for line in lines]
 
 
