@@ -50,12 +50,6 @@ class Planted(NamedTuple):
 
 
 PLANTED = {
-    "the node acknowledges before flushing": Planted(
-        *("firmware/ordack/node/queue.py", "async def send(", "await self.backlog.commits.commit()", "pass"),
-        mishap=OFFLINE,
-        plan=(),
-        ahead=MESSAGES_PLANNED,
-    ),
     # The last one before the power cut, when all readings wait on the board, is of them.
     "the node skips every eighth sync": Planted(
         *("firmware/ordack/node/log.py", "def sync(self) -> bool", "self.files.sync()"),
@@ -80,6 +74,7 @@ PLANTED = {
     "the queue manager drops the lowest acknowledgement bit": Planted(
         *("firmware/mqqb/connection.py", "def fill(", "core.session_fill(self.counts, header)"),
         "core.session_fill(self.counts, header); header[core.ACKS_FLAGS] &= ~1",
+        plan=(),
         is_at_manager=True,
     ),
     "compaction loses one message": Planted(
@@ -110,22 +105,39 @@ PLANTED = {
 }
 
 
+def copied(top: str, folder: Path) -> Path:
+    """A copy of a folder of the checkout."""
+    ignored = shutil.ignore_patterns("ports", "*.so", "build")
+    return Path(shutil.copytree(ROOT / top, folder / top, ignore=ignored))
+
+
+def resend_soon(firmware: Path) -> None:
+    """Let the nodes of a copy resend after 1 s in place of 30 s."""
+    streams = firmware / "mqqb" / "streams.py"
+    text = streams.read_text()
+    assert "tuple([30000]" in text
+    streams.write_text(text.replace("tuple([30000]", "tuple([1000]"))
+
+
+def on_unix(firmware: Path) -> str:
+    """The board that is MicroPython's unix port with this copy."""
+    return f"exec:{shlex.join(['env', f'MICROPYPATH=.frozen:{firmware}', *interpreter('unix')])}"
+
+
 def plant(fault: Planted, folder: Path) -> tuple[str, str]:
     """A copy of the folder with the fault in it; the board and the queue manager that run on it."""
     top = fault.file.split("/")[0]
-    shutil.copytree(ROOT / top, folder / top, ignore=shutil.ignore_patterns("ports", "*.so", "build"))
+    copy = copied(top, folder)
     path = folder / fault.file
     text = path.read_text()
     at = text.index(fault.line, text.index(fault.behind))
     path.write_text(text[:at] + fault.instead + text[at + len(fault.line) :])
     if fault.resends_soon:
-        streams = folder / "firmware" / "mqqb" / "streams.py"
-        streams.write_text(streams.read_text().replace("tuple([30000]", "tuple([1000]"))
-    compileall.compile_dir(folder / top, quiet=1)  # what has changed: once, for the board writes none at its starts
+        resend_soon(copy)
+    compileall.compile_dir(copy, quiet=1)  # what has changed: once, for the board writes none at its starts
     if fault.is_unix:
-        folders = f".frozen:{folder / top}"
-        return f"exec:{shlex.join(['env', f'MICROPYPATH={folders}', *interpreter('unix')])}", shlex.join(ORDACK)
-    python = shlex.join([shutil.which("env") or "env", f"PYTHONPATH={folder / top}", sys.executable])
+        return on_unix(copy), shlex.join(ORDACK)
+    python = shlex.join([shutil.which("env") or "env", f"PYTHONPATH={copy}", sys.executable])
     is_at_manager = fault.is_at_manager or top == "host"
     return ("cpython", f"{python} -m ordack") if is_at_manager else (f"exec:{python}", shlex.join(ORDACK))
 
