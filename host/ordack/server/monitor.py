@@ -123,7 +123,7 @@ def is_own(host: bytes) -> bool:
 
 
 class _WebPage:
-    """What a path shows, made in a thread, from the store on a connection of its own. show: gives it."""
+    """The answer for a path. A thread with its own connection to the store makes it. show: makes it."""
 
     def __init__(self, folder: Path, show: Make, tell: Callable[[str], None]) -> None:
         self.reader = StoreReader(folder, "ordack-http")
@@ -133,7 +133,7 @@ class _WebPage:
         self._made: asyncio.Future[HttpAnswer] | None = None
 
     async def answer(self) -> HttpAnswer:
-        """It, as of a moment ago."""
+        """The latest answer, made anew if it is stale."""
         if self._made is None or (self._made.done() and time.monotonic() >= self._stale_at):
             self._made = asyncio.ensure_future(self.make(self._show_now))
         try:
@@ -143,7 +143,7 @@ class _WebPage:
             return _of(f"the store was not read within {ANSWER_S:.0f} s")
 
     async def make(self, make: Make) -> HttpAnswer:
-        """Have this made in the thread."""
+        """Make an answer in the thread."""
         try:
             return await asyncio.wrap_future(self.reader.read(make))
         except StoreError as error:
@@ -162,7 +162,7 @@ class _WebPage:
 
 
 def _of(*problems: str) -> HttpAnswer:
-    """What is wrong, or that all is well."""
+    """An answer with problems, or status 200 without any."""
     found = [problem for problem in problems if problem]
     return _as_json(503 if found else 200, {"healthy": not found, "problems": found})
 
@@ -172,7 +172,7 @@ def _as_json(code: int, values: object) -> HttpAnswer:
 
 
 class _HttpConnection(asyncio.Protocol):
-    """One client, and its one request."""
+    """A connection with one request."""
 
     transport: asyncio.Transport
 
@@ -225,7 +225,7 @@ class _HttpConnection(asyncio.Protocol):
         self.transport.pause_reading()
 
     def send(self, answer: HttpAnswer) -> None:
-        """HttpAnswer, and end the connection when all of it has left."""
+        """Send the answer, then end the connection."""
         if self.transport.is_closing():
             return
         self.is_answered = True
@@ -290,11 +290,11 @@ class Monitor:
         return format_address(*self._listener.getsockname()[:2])
 
     def start(self) -> None:
-        """HttpAnswer from now on."""
+        """Answer requests from now on."""
         self._thread.start()
 
     def close(self) -> None:
-        """HttpAnswer nobody any more."""
+        """Answer no more requests."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
         for page in self._pages.values():
@@ -352,7 +352,7 @@ class Monitor:
             await self._loop.connect_accepted_socket(lambda: _HttpConnection(self), accepted)
 
     def began(self, connection: _HttpConnection) -> None:
-        """One more is there."""
+        """Count a connection; end the one that has come least far if there are too many."""
         if len(self._connections) >= CONNECTIONS_MAX:
             worst = min(self._connections, key=lambda one: 2 * one.has_asked - one.is_answered)  # of equals the oldest
             worst.transport.abort()
@@ -360,7 +360,7 @@ class Monitor:
         self._connections[connection] = None
 
     def lost(self, connection: _HttpConnection) -> None:
-        """It is over."""
+        """Forget a connection that has ended."""
         self._connections.pop(connection, None)
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
@@ -371,7 +371,7 @@ class Monitor:
     # ---- answers
 
     def ask(self, connection: _HttpConnection, request: h11.Request) -> None:
-        """A client wants something."""
+        """Answer a request."""
         self._do(self._answer(connection, request))
 
     async def _answer(self, connection: _HttpConnection, request: h11.Request) -> None:

@@ -65,7 +65,7 @@ _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
 def _alone(method: _Method) -> _Method:
-    """What fails in it, other than the store, ends that connection and nothing else."""
+    """An error in the method ends its connection only, unless the store has failed."""
 
     @functools.wraps(method)
     def call(self: _TcpConnection, *arguments: Any) -> None:
@@ -80,8 +80,8 @@ def _alone(method: _Method) -> _Method:
 
 
 class _TcpConnection(asyncio.Protocol):
-    """One transport and its link. A hop is given where this side has connected, or where it is a serial line; a
-    listener where a peer has connected."""
+    """One transport and its link. hop: of a connection from this side, or of a serial line. listener: of a connection
+    from a peer."""
 
     transport: asyncio.Transport
 
@@ -151,7 +151,7 @@ class _TcpConnection(asyncio.Protocol):
             self.net.lost(self.link, words(error) if isinstance(error, ssl.SSLError) else "")
 
     def fail(self, error: Exception) -> None:
-        """End it, for something that nobody thought of."""
+        """End the connection after a defect."""
         if self.link is not None:
             self.net.manager.links.defect(self.link, error)
         else:
@@ -200,7 +200,7 @@ class _Net:
             self._wake()
 
     def _wake(self) -> None:
-        """Something has come. It waits for whatever else can be read in this turn of the loop."""
+        """Handle what arrived together with everything else that this turn of the loop reads."""
         if not self._is_awake:
             self._is_awake = True
             self._loop.call_soon(self.handle)
@@ -228,7 +228,7 @@ class _Net:
                 self._advance(hop)
 
     def _expect_order_acks(self) -> None:
-        """See that OrderAcks go out when they are due, rather than at the next poll."""
+        """Send OrderAcks when they are due, not at the next poll."""
         due = self.manager.order_acks_due
         if due is not None and not self._order_acks:
             self._order_acks = self._loop.call_later(max(due - now(), ORDER_ACKS_APART_MS) / 1000, self._acknowledge)
@@ -261,7 +261,7 @@ class _Net:
                 self._loop.call_later(SHUT_TIMEOUT_S, connection.transport.abort)
 
     def lost(self, link: PeerLink, why: str = "") -> None:
-        """Its transport is gone; why: what TLS says of that."""
+        """The link's transport is gone. why: the reason of TLS."""
         self.handle()
         self.connections.pop(link, None)
         self.manager.lost(link)
@@ -293,7 +293,7 @@ class _Net:
                 del leaving[link]
 
     async def poll(self) -> None:
-        """Do what is due, again and again. Raises StoreError."""
+        """Do what is due, for ever. Raises StoreError."""
         while True:
             began = self.manager.links.counters.turned = self._loop.time()
             for step in (self._look_at_transfers, self._poll_manager, self._poll_ports, self._poll_connectors):
@@ -324,13 +324,13 @@ class _Net:
             self._advance(hop)
 
     def defect(self, of: str, error: Exception) -> None:
-        """Something has failed in a way that nobody thought of; it belongs to no link."""
+        """Tell the operator of a defect that belongs to no link."""
         self.manager.operator.tell_seldom(
             of, wall(), f"{of}: a defect, {''.join(traceback.format_exception(error)).rstrip()}"
         )
 
     def report(self) -> dict[Hop, dict[str, Any]]:
-        """What is to be told of the ways to the hops."""
+        """The state of the connections to hops, for `status`."""
         return {hop: connector.report() for hop, connector in self.connectors.items()} | {
             hop: port.report() for hop, port in self.serial.items()
         }
@@ -343,7 +343,7 @@ class _Net:
     # ---- opening sessions
 
     def _advance(self, hop: Hop) -> None:
-        """Do the next step towards a session with this hop, if there is one to be done now."""
+        """Take the next step towards a session with this hop, if one is due."""
         if hop not in self.connectors:
             self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.operator.tell)
         connector = self.connectors[hop]
@@ -369,7 +369,7 @@ class _Net:
         self._advance(hop)
 
     def _run(self, doing: Coroutine[Any, Any, None], what: str) -> None:
-        """Do it beside everything else, until `close` at the latest."""
+        """Run a task, until `close` at the latest."""
         task = self._loop.create_task(doing)
         self._tasks.add(task)
         task.add_done_callback(functools.partial(self._done, what))
@@ -413,7 +413,7 @@ class _Net:
             connector.unreachable(ConnectionError(words(error)) if is_tls else error, now(), wall())
 
     def _tls_towards(self, hop: Hop) -> dict[str, Any]:
-        """What to connect to this hop with; nothing where TLS is not spoken."""
+        """Arguments of create_connection for a hop with TLS; none for a hop without."""
         own = any(listener.tls and listener.is_at(hop) for listener in self.listeners)
         if not own and hop not in self.manager.config.tls_hops:
             return {}
@@ -441,8 +441,7 @@ class _Net:
         self.manager.links.not_admitted(address, now(), why, kind)
 
     async def open(self, serial: Iterable[tuple[SerialSettings, object]]) -> None:
-        """Take what comes otherwise than over listening sockets: pings to their addresses, serial lines, and what
-        applications ask for."""
+        """Answer pings, and take serial lines and applications."""
         if self.manager.config.answer_pings:
             for address in dict.fromkeys(host for host, _ in self.listeners.places):
                 self._pings.answer_at(address)
