@@ -1,8 +1,8 @@
-"""Who may use a client at a time, and what a client looks at in a store that this process has opened.
+"""The lock of a client, and the questions of a client to a store that this process has opened.
 
-A client is for one thread of one process. The questions of two threads on one connection would get each other's answer,
-and a forked process would ask under its parent's numbers, by which `serve` takes what was never done for what
-it has done already. Whoever comes second is refused, before anything has happened. The handler of a signal is, too.
+A client is for one thread of one process. Two threads on one connection would get each other's answers. A forked
+process would use its parent's commit numbers, and `serve` would take new commits for repeated ones. A second thread, a
+forked process and the handler of a signal are refused before anything has happened.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class Turn:
-    """Who is using a Client."""
+    """The lock of a Client, which one thread holds at a time."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -41,7 +41,7 @@ class Turn:
 
     @property
     def is_inherited(self) -> bool:
-        """Was this process forked from that which has made it?"""
+        """Was this process forked after the Client was made?"""
         return os.getpid() != self._process
 
     def __enter__(self) -> None:
@@ -66,8 +66,8 @@ class Turn:
                 self.lock.release()
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Call it, now or when whoever is using the Client has ended: the garbage collector ends loops at any instant
-        and in any thread. A StoreError is passed over. Raises RuntimeError in another process."""
+        """Call the function, now or when the thread that holds the lock releases it: the garbage collector ends loops
+        at any instant and in any thread. A StoreError is passed over. Raises RuntimeError in another process."""
         self._later.append(function)
         try:
             with self:
@@ -80,7 +80,7 @@ class Turn:
 def one_thread(
     method: Callable[Concatenate[Any, Parameters], Result],
 ) -> Callable[Concatenate[Any, Parameters], Result]:
-    """A method that takes the `self.turn`, a Turn, of its object. Raises RuntimeError if somebody else has it."""
+    """A method that holds the `self.turn`, a Turn, of its object. Raises RuntimeError if another thread holds it."""
 
     @functools.wraps(method)
     def guarded(self: Any, /, *arguments: Parameters.args, **named: Parameters.kwargs) -> Result:

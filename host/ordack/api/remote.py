@@ -1,13 +1,12 @@
-"""What a client has done: by the `ordack serve` at an address, by that on a store which this process has opened, or by
-this process itself where none runs.
+"""The conversation of a client with the queue manager.
 
-A `Conversation` asks a `ServeConnection` to `serve`, or `commits.Direct`, which answers the same
-questions without a socket. `Address` and `Home` say how to reach them.
+A `Conversation` asks `serve` over a `ServeConnection`, or `commits.Direct` in this process if no `serve` runs. Both
+answer the same questions. `Address` and `Home` say how to reach them.
 
-A commit is asked of `serve` under a number. If the connection breaks before its answer, the commit is asked for again:
-of the `serve` that has started since, or done directly when none runs any more. By its number it happens once. Messages
-that were taken on the connection are back in their queues by then, so a commit with such ones has happened already, or
-fails. Messages that were taken without a `serve` stay with this process, which claims them from each `serve`.
+Each commit has a number. If the connection breaks before the answer, the client repeats the commit, to the next `serve`
+or to `Direct`; by its number the commit happens once. When a connection ends, `serve` puts back the messages taken on
+it, so a repeated commit of such messages has happened already, or fails. Messages taken without a `serve` stay with
+this process, which claims them from each `serve`.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from ordack.store.messages import StoredMessage
 from ordack.store.queues import QueueState
 
 TCP_SCHEME = "tcp://"
-ANSWER_S = 60.0  # after that long no answer is expected any more: `serve` hangs, or was stopped
+ANSWER_S = 60.0  # for an answer; `serve` hangs or was stopped after it
 HELLO_S = 5.0  # the same for the first one
-CONNECT_S = 10.0  # that a connection to an address may take
-RECONNECT_S = 20.0  # that the `serve` at an address may be away, as while it starts again
+CONNECT_S = 10.0  # for a connection to an address
+RECONNECT_S = 20.0  # for the `serve` at an address to start again
 WAIT_S = 10.0  # a question for messages that are to come is asked again after this
 RECEIVE_BYTES = 96 << 10  # at once: for more, malloc asks the kernel for pages each time
 PAUSES_S = 0.02, 0.5  # between two attempts to connect: the first one, and the longest
@@ -70,8 +69,8 @@ class ServeConnection:
         self.guid: bytes = self.ask(service.frame(service.HELLO, service.VERSION, application), patience)
 
     def ask(self, question: bytes, patience: float | None = None) -> Any:
-        """Ask, and wait for the answer, ANSWER_S or so many seconds. Raises what it says went wrong, and Lost; after
-        whatever leaves it before the answer has come, the connection is of no use, and closed.
+        """Ask, and wait for the answer. patience: seconds, else ANSWER_S. Raises the error that the answer names, and
+        Lost. A call that ends without an answer closes the connection.
         """
         answer: list[Any] | None = None
         asked = False

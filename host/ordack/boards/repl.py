@@ -25,11 +25,11 @@ from mqqb import core
 
 MINIMUM = (1, 25)  # of MicroPython
 BAUD = 115200  # of a serial line; USB ports ignore it
-ENTER_S = 10  # what says nothing so long, though it is asked again and again, has no MicroPython
-ANSWER_S = 20  # what says nothing so long was reset or is dead
+ENTER_S = 10  # until a port that does not answer has no MicroPython
+ANSWER_S = 20  # until a board that does not answer was reset or is dead
 BOOT_S = 20  # boot.py may join a network
 RETURN_S = 10  # a USB port is away while its board starts
-START_S = 5  # what its program has not ended with so soon after a start is taken to run
+START_S = 5  # after which a program that has not ended is taken to run
 QUIET_S = 0.3
 CHUNK_BYTES = 1024
 PROMPT = b"\n>>> "
@@ -152,18 +152,18 @@ print(_core())
 
 
 class _Line(SerialTransport):  # type: ignore[misc]
-    """One on which no wait is without end: mpremote's own looks at the time only while the board says nothing. What it
-    reads without `read_until` waits for as long as the port was opened with.
+    """mpremote's transport with a deadline for each wait: mpremote checks the time only while the board is silent, and
+    a board that prints without end would hold the command for ever.
     """
 
     limit = float(ANSWER_S)  # s
 
     def read_until(self, _: int, ending: bytes, *__: Any, timeout_overall: Any = None, **___: Any) -> bytes:
-        """What the board says up to `ending`, or until the time is over."""
+        """The board's output up to `ending`, or up to the deadline."""
         until = time.monotonic() + (timeout_overall or self.limit)
         data = b""
         while not data.endswith(ending) and time.monotonic() < until:
-            if self.is_pty:  # which tells only who waits for it that its other end has gone
+            if self.is_pty:  # select notices that the other end has gone, in_waiting does not
                 if select.select([self.serial], [], [], max(0.0, until - time.monotonic()))[0]:
                     data += self.serial.read(1)
             elif self.serial.in_waiting:
@@ -196,7 +196,8 @@ class Board:
             raise
 
     def look(self, *, reset: bool) -> Board:
-        """Learn what it is. reset: after a soft reset, which frees the heap. Lets go of the port if it raises."""
+        """Read the board's version and `info`. reset: do a soft reset first, which frees the heap. Closes the port if
+        it raises."""
         try:
             if reset:
                 self.reset()
@@ -253,7 +254,7 @@ class Board:
         )
 
     def _calm(self) -> None:
-        """Interrupt again, and hear out what the attempt before has caused: what it sent may be obeyed only now."""
+        """Interrupt again, and read what the attempt before has caused: the board may obey its bytes only now."""
         with contextlib.suppress(OSError):
             for key in (b"\x03\x03", b"\x02"):
                 self._line.serial.write(key)
