@@ -193,6 +193,12 @@ static inline void grow_dictionary(mqqb_capture_dictionary *d, uint32_t capacity
     d->index_size = 2 * capacity;
 }
 
+/* Are there more names than one packet has, 8 at most, since there was room for those of one packet? */
+static inline int is_overfull(const mqqb_capture_dictionary *d)
+{
+    return d->end[d->count] > d->size || (d->count > 8 && d->end[d->count - 9] >= d->size - MQQB_CAPTURE_NAMES);
+}
+
 /* Nothing is read yet. What the columns had is cleared, not all that they have room for, which is 5 MB. */
 static inline void clear(reading *r)
 {
@@ -323,9 +329,7 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
         if (status > 0) {
             r->grown[status]++;
         }
-        if (c->segments_used > c->segments_size ||
-            c->dictionary[0].end[c->dictionary[0].count] > c->dictionary[0].size ||
-            c->dictionary[1].end[c->dictionary[1].count] > c->dictionary[1].size) {
+        if (c->segments_used > c->segments_size || is_overfull(&c->dictionary[0]) || is_overfull(&c->dictionary[1])) {
             fprintf(stderr, "frames.h: a table holds more than it has room for\n");
             abort();
         }
