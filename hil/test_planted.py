@@ -52,7 +52,7 @@ class Planted(NamedTuple):
 PLANTED = {
     # The last one before the power cut, when all readings wait on the board, is of them.
     "the node skips every eighth sync": Planted(
-        *("firmware/ordack/node/log.py", "def sync(self) -> bool", "self.files.sync()"),
+        *("firmware/ordack/node/storage/log.py", "def sync(self) -> bool", "self.files.sync()"),
         "self._owner.last_message_id % 8 == 0 or self.files.sync()",
         mishap=OFFLINE,
         plan=(),
@@ -78,12 +78,17 @@ PLANTED = {
         is_at_manager=True,
     ),
     "compaction loses one message": Planted(
-        *("firmware/ordack/node/outbox.py", "some_of(", "_copy(opened, owner, some)"),
+        *("firmware/ordack/node/storage/outbox.py", "some_of(", "_copy(opened, owner, some)"),
         "log.drop(some.pop()); _copy(opened, owner, some)",
         max_size=None,
     ),
     "the node forgets what was in flight": Planted(
-        *("firmware/ordack/node/outbox.py", "def __init__(", "self.restored = found.restored", "self.restored = []"),
+        *(
+            "firmware/ordack/node/storage/outbox.py",
+            "def __init__(",
+            "self.restored = found.restored",
+            "self.restored = []",
+        ),
         mishap=OFFLINE,
         plan=(),
         ahead=MESSAGES_PLANNED,

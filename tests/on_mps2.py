@@ -50,9 +50,9 @@ def compiled() -> "dict[str, bytes]":
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "module.mpy"
         for place in MODULES:
-            for module in sorted((board() / place).glob("*.py")):
+            for module in sorted((board() / place).rglob("*.py")):
                 subprocess.run([MPY_CROSS, "-s", module.name, "-o", output, module], check=True, timeout=30)
-                content[f"{place}/{module.stem}.mpy"] = output.read_bytes()
+                content[str(module.relative_to(board()).with_suffix(".mpy"))] = output.read_bytes()
     return content
 
 

@@ -31,14 +31,18 @@ CPYTHON = {"mqqb/core_cffi.py"}
 HOSTS = {f"mqqb/{name}.py" for name in ("build", "guids", "handshake", "hosts", "problems", "rare")}
 TWINS = {"mqqb/core_py.py", "mqqb/line_py.py"}  # not needed beside the C core
 TLS = {"ordack/node/tls.py"}
-RAW_FLASH = {"ordack/node/raw_flash.py"}
+RAW_FLASH = {"ordack/node/storage/raw_flash.py"}
 
 Constants = dict[str, dict[str, "int | str"]]  # module -> name -> value
 
 
 def sources() -> list[str]:
     """All modules that MicroPython can run, as paths under firmware/."""
-    found = [f"{folder}/{path.name}" for folder in FOLDERS for path in sorted((FIRMWARE / folder).glob("*.py"))]
+    found = [
+        path.relative_to(FIRMWARE).as_posix()
+        for folder in FOLDERS
+        for path in sorted((FIRMWARE / folder).rglob("*.py"))
+    ]
     return [name for name in found if name not in CPYTHON]
 
 

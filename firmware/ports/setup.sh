@@ -246,7 +246,7 @@ micropython_part() {
 # frozen_again FOLDER: an existing build folder does not notice that a module has gone
 frozen_again() {
     local modules
-    modules=$(ls firmware/mqqb/*.py firmware/ordack/node/*.py)
+    modules=$(find firmware/mqqb firmware/ordack/node -name '*.py' | sort)
     [ "$(cat "$1/modules" 2>/dev/null)" = "$modules" ] || rm -rf "$1"/frozen_*
     echo "$modules" >"$1/modules"
 }

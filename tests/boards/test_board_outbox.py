@@ -16,8 +16,9 @@ import pytest
 from ordack.boards import outbox, repl
 from ordack.boards.outbox import Check
 from ordack.boards.repl import NoBoard
-from ordack.node import Node, log, sources
-from ordack.node.outbox import Outbox
+from ordack.node import Node
+from ordack.node.storage import log, sources
+from ordack.node.storage.outbox import Outbox
 
 from tests.support.command import ordack
 

@@ -149,7 +149,8 @@ def test_the_sources_of_the_package_run_as_they_are(tmp_path: Path) -> None:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / source, tmp_path / place)
     program = (
-        "from ordack.node import board, inbox, replay; from mqqb import acks, core, names, parse\n"
+        "from ordack.node import board, inbox; from ordack.node.storage import replay\n"
+        "from mqqb import acks, core, names, parse\n"
         "ack = parse.parse(bytes(acks.order_ack(acks.order_queue('10.0.0.1'), bytes(16), 8, 1234, 1, 2, 3)))\n"
         "print(ack.body.tx_sequence_number, ack.body.fields[core.ACK_NUMBER], core.implementation)"
     )
@@ -160,7 +161,7 @@ def test_the_compiled_package_holds_all_that_it_lists() -> None:
     folder = ROOT / "build" / "mip"
     places = [place for place, source in json.loads((folder / "package.json").read_text())["urls"] if place == source]
     assert {f"mqqb/core_{arch}.mpy" for arch in NUMBERS} < set(places)
-    assert "ordack/node/outbox.mpy" in places
+    assert "ordack/node/storage/outbox.mpy" in places
     assert {str(path.relative_to(folder)) for path in folder.rglob("*.mpy")} == set(places)
 
 

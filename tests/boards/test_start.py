@@ -10,7 +10,8 @@ import pytest
 from mqqb import confirm
 from node_board import Board
 from ordack.client import Client
-from ordack.node import Node, log
+from ordack.node import Node
+from ordack.node.storage import log
 
 from hil.emulated import M3, MPS2_FLASH_SIZE, MPS2_PSRAM_SIZE, MPS2_WEAR, mps2_flash
 from tests.support.command import Serve

@@ -1,7 +1,7 @@
 """A small flash without a file system, for tests of the segments on it."""
 
 import chip
-from ordack.node import raw_flash
+from ordack.node.storage import raw_flash
 
 BLOCK = 512
 UNIT = 32

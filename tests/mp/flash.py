@@ -14,7 +14,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 from chip import ERASED, Flash, Lost, Nor
-from ordack.node import log, raw_flash
+from ordack.node.storage import log, raw_flash
 
 LIFE = "/life"
 CUT = "/cut"

@@ -8,7 +8,7 @@ import errno
 from array import array
 
 from mqqb import confirm, core
-from ordack.node import log, outbox, replay, sources
+from ordack.node.storage import log, outbox, replay, sources
 
 log.jump = bytes  # MessageIDs and sequences go on as if there had been no start; jumps have tests of their own
 CONFIRMATION = confirm.Settings()

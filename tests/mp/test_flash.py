@@ -15,7 +15,8 @@ sys.path.insert(0, "tests/mp")
 
 import flash
 import power
-from ordack.node import Node, log, outbox
+from ordack.node import Node
+from ordack.node.storage import log, outbox
 
 LINE = power.NAMES[0]
 CUTS = 1000

@@ -13,7 +13,7 @@ from engine_cases import run_calls
 from inbox_world import BOARD, Application, Sender, Wire, World
 from mqqb import connection, core, guids, headers, names, parse, session
 from ordack.node import OutboxError
-from ordack.node.peer import Peer
+from ordack.node.talk.peer import Peer
 from virtual import Started
 
 STRIDE, LIVES = (32, 4) if sys.implementation.name == "micropython" else (8, 12)

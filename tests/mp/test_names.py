@@ -15,7 +15,8 @@ import power
 import virtual
 from engine_cases import run_calls
 from mqqb import connection
-from ordack.node import Node, board, dns, link, listener
+from ordack.node import Node, board
+from ordack.node.talk import dns, link, listener
 from virtual import Ticks
 
 A, CNAME, AAAA = 1, 5, 28

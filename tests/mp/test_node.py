@@ -15,7 +15,8 @@ from confirm_cases import JN, JP, T0
 from engine_cases import run_calls
 from mqqb import build, compose, confirm, core, lives, names
 from node_board import LINE, Board, aside
-from ordack.node import Node, clock, log, node, outcomes
+from ordack.node import Node, clock, node, outcomes
+from ordack.node.storage import log
 from virtual import Nowhere, Started
 
 

@@ -8,7 +8,7 @@ sys.path.insert(0, "tests/mp")
 import power
 from engine_cases import run_calls
 from mqqb import confirm, core
-from ordack.node import log, outbox, replay, sources
+from ordack.node.storage import log, outbox, replay, sources
 from power import bodies, end, put
 
 LINE = power.NAMES[0]

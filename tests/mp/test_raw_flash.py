@@ -11,7 +11,7 @@ import chip
 import power
 from bare_flash import BLOCK, BLOCKS, UNIT, blank, open_flash
 from engine_cases import run_calls
-from ordack.node import log, raw_flash
+from ordack.node.storage import log, raw_flash
 from power import raises
 
 SEED = 21

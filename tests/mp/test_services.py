@@ -14,7 +14,8 @@ import power
 import virtual
 from engine_cases import run_calls
 from inbox_world import Sender, World
-from ordack.node import Node, board, log, replay
+from ordack.node import Node, board
+from ordack.node.storage import log, replay
 from virtual import Nowhere, Ticks
 
 T0 = 1800000000

@@ -12,7 +12,8 @@ import power
 import virtual
 from engine_cases import run_calls
 from mqqb import compose
-from ordack.node import Node, board, log
+from ordack.node import Node, board
+from ordack.node.storage import log
 from virtual import Ticks
 
 # What each chip's status says: joining, without an address, connected, no such network, wrong key.

@@ -1,6 +1,7 @@
 """Time that passes when a test says so, in all modules of a node."""
 
-from ordack.node import clock, dns, link, timer
+from ordack.node import clock, timer
+from ordack.node.talk import dns, link
 
 MODULES = (clock, dns, link, timer)
 REAL = (clock.ticks_ms, clock.ticks_diff)

@@ -11,7 +11,7 @@ import flash
 import power
 import vfs
 from mqqb import confirm
-from ordack.node import log, outbox
+from ordack.node.storage import log, outbox
 
 PACKET = 300  # bytes: a body of about 64, a label, a queue's name
 MESSAGES = 512

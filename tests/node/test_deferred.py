@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import core
 from node_board import LINE, Board
-from ordack.node import log
+from ordack.node.storage import log
 
 NAMES = [LINE.replace("line1", f"line{number}") for number in range(3)]
 FOREVER = 0xFFFFFFFF

@@ -10,7 +10,7 @@ import pytest
 from confirm_cases import JN, JP
 from mqqb import confirm, core
 from node_board import Board, aside
-from ordack.node import log
+from ordack.node.storage import log
 
 HOLD = 40
 COUNT = 120

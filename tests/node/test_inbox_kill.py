@@ -46,7 +46,8 @@ APPLICATION = (
     STANDS_STILL
     + """
 import time
-from ordack.node import Node, log
+from ordack.node import Node
+from ordack.node.storage import log
 from ordack.node.uart import UartLink
 from tty_uart import Uart
 

@@ -26,8 +26,8 @@ from ordack.node import (
     OutboxWriteFailed,
     outbox,
 )
-from ordack.node.link import TcpLink
-from ordack.node.peer import Peer
+from ordack.node.talk.link import TcpLink
+from ordack.node.talk.peer import Peer
 from virtual import Nowhere
 
 from tests.node.destination import ALARMS, DEADLINE_S, GUID, LINE, Connection, Destination, make, run, turns, until

@@ -9,7 +9,8 @@ import power
 import pytest
 import test_node as boards
 from mqqb import confirm, core, guids, headers
-from ordack.node import Node, OutboxError, OutboxMessage, outbox
+from ordack.node import Node, OutboxError, OutboxMessage
+from ordack.node.storage import outbox
 
 from tests.node.destination import ALARMS, LINE, Destination, until
 from tests.support.confirm_rules import RULES

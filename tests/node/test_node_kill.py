@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 from mqqb import headers
-from ordack.node import Node, log
+from ordack.node import Node
+from ordack.node.storage import log
 
 from firmware.ports import modules
 from hil.dice import new_seed

@@ -23,7 +23,7 @@ import pytest
 from mqqb import confirm, headers
 from mqqb.session import Settings
 from ordack.node import Node, OutboxDamaged, OutboxFull, OutboxMessage, OutboxWriteFailed
-from ordack.node.link import TICK_MS, TcpLink
+from ordack.node.talk.link import TICK_MS, TcpLink
 
 from firmware.ports import modules
 from tests.node.destination import LINE, Destination, elsewhere
@@ -150,7 +150,7 @@ def test_what_ends_delivery_is_raised_by_every_poll(monkeypatch: pytest.MonkeyPa
 
 def test_nobody_answers_and_poll_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener whose backlog is full takes no connection and refuses none."""
-    monkeypatch.setattr("ordack.node.link.CONNECT_TIMEOUT_S", LONG_MS)
+    monkeypatch.setattr("ordack.node.talk.link.CONNECT_TIMEOUT_S", LONG_MS)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)
@@ -168,7 +168,7 @@ def test_nobody_answers_and_poll_does_not_wait(monkeypatch: pytest.MonkeyPatch) 
             assert 0 <= node.poll() <= 100
             waiting += not queue.peer.reason
             if waiting >= 10:
-                monkeypatch.setattr("ordack.node.link.CONNECT_TIMEOUT_S", 0)
+                monkeypatch.setattr("ordack.node.talk.link.CONNECT_TIMEOUT_S", 0)
             select.select([], [], [], 0.005)
         assert str(errno.ETIMEDOUT) in queue.peer.reason
         assert waiting >= 10
@@ -197,7 +197,7 @@ def both(*nodes: Node) -> Callable[[Callable[[], bool]], None]:
 
 
 def test_only_so_many_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ordack.node.peer.ACCEPTED_MAX", 2)
+    monkeypatch.setattr("ordack.node.talk.peer.ACCEPTED_MAX", 2)
     port = own_port()
     board = Node("", files=power.Disk(), listen=("127.0.0.1", port))
     board.poll()
@@ -254,7 +254,8 @@ async def test_a_send_that_is_cancelled_is_accepted_all_the_same() -> None:
 
 APPLICATION = """
 import asyncio, sys
-from ordack.node import node, peer
+from ordack.node import node
+from ordack.node.talk import peer
 node.TICK_MS = peer.TICK_MS = 60000  # nothing may wait for it
 from ordack.node import Node
 

@@ -18,7 +18,7 @@ import test_outbox as boards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import confirm, core
-from ordack.node import log, outbox, sources
+from ordack.node.storage import log, outbox, sources
 
 from tests import run_mp
 

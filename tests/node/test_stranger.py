@@ -14,7 +14,7 @@ from mqqb import guids
 from ordack import StoreError
 from ordack.client import Client
 from ordack.node import Node
-from ordack.node.link import Backoff
+from ordack.node.talk.link import Backoff
 
 from tests.support.command import Serve
 

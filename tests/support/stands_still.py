@@ -3,7 +3,7 @@
 STANDS_STILL = """
 # Its last arguments: which kind of step, and at which one of these it stands still.
 import sys
-from ordack.node import log
+from ordack.node.storage import log
 moment, left = sys.argv[-2], int(sys.argv[-1])
 
 def reach(kind):

@@ -18,9 +18,9 @@ if MICROPYTHON:  # which else looks for a built-in module on the flash at each i
                 pass  # this board has none
     sys.path.extend(_path)
 
-from ordack.node.log import OutboxDamaged, OutboxError, OutboxFull, OutboxWriteFailed
 from ordack.node.node import Node
 from ordack.node.queue import DestinationQueue, OutboxMessage
+from ordack.node.storage.log import OutboxDamaged, OutboxError, OutboxFull, OutboxWriteFailed
 
 if MICROPYTHON:
     for _name in _taken:

@@ -8,8 +8,8 @@ destination has acknowledged them (B-317, A-08, B-098).
 import gc
 
 from mqqb import compose, confirm, const, streams
-from ordack.node import flash_only, log
 from ordack.node.queue import OutboxMessage
+from ordack.node.storage import flash_only, log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ordack.node.clock import Clock
-    from ordack.node.flash_only import Restored
-    from ordack.node.log import Buffer
-    from ordack.node.outbox import Outbox
     from ordack.node.outcomes import Notices, Outcomes
     from ordack.node.queue import DestinationQueue, Packets
+    from ordack.node.storage.flash_only import Restored
+    from ordack.node.storage.log import Buffer
+    from ordack.node.storage.outbox import Outbox
 
 _RESERVE_PIECES = const(16)  # so much memory a session has left when messages are taken from the flash, for what it
 _RESERVE_BYTES = const(128)  # takes are small pieces

@@ -13,8 +13,9 @@ except ImportError:  # a board without a network
     socket = None  # type: ignore[assignment]
 
 from mqqb import const
-from ordack.node import link, log
 from ordack.node.clock import CLOCK_SET, UNIX_EPOCH
+from ordack.node.storage import log
+from ordack.node.talk import link
 from ordack.node.timer import Timer
 
 TYPE_CHECKING = const(0)
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ordack.node.node import Node
-    from ordack.node.wifi import Wifi as Wifi
+    from ordack.node.talk.wifi import Wifi as Wifi
 
 NTP_PORT = 123
 _NTP_BYTES = const(48)
@@ -33,7 +34,7 @@ _NTP_ERA = const(0x100000000)  # its seconds begin anew after so many, in 2036
 
 def __getattr__(name: str) -> "Any":
     if name == "Wifi":
-        from ordack.node.wifi import Wifi  # not before a program uses it
+        from ordack.node.talk.wifi import Wifi  # not before a program uses it
 
         return Wifi
     raise AttributeError(name)
@@ -101,7 +102,7 @@ class NetworkTime:
             address: "Any" = self._host
             if not link.is_address(self._host):
                 if self._looking is None:
-                    from ordack.node.dns import Lookup  # not before a program uses a name
+                    from ordack.node.talk.dns import Lookup  # not before a program uses a name
 
                     self._looking = Lookup(self._host, self._last, self._again)
                 address = self._looking.poll()

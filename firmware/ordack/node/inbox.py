@@ -11,8 +11,9 @@ from array import array
 
 from mqqb import compose, confirm, const, core, headers, names, parse
 from mqqb.destination import EARLY_ORDER_ACK, IncomingStream, rejection_of
-from ordack.node import log, outbox, owed
+from ordack.node import owed
 from ordack.node.owed import Arrival, Source
+from ordack.node.storage import log, outbox
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
     from mqqb import streams
     from ordack.node.backlog import Commits
-    from ordack.node.peer import Peer
-    from ordack.node.sources import LoggedSource
+    from ordack.node.storage.sources import LoggedSource
+    from ordack.node.talk.peer import Peer
 
 
 class InboxMessage:

@@ -16,14 +16,14 @@ import random as _random
 import sys
 
 from mqqb import MICROPYTHON, confirm, const, core, names
-from ordack.node import log, outbox
 from ordack.node.backlog import Backlog, Commits, Deadlines
 from ordack.node.clock import Clock, unix_time
-from ordack.node.files import absolute
-from ordack.node.link import TICK_MS
 from ordack.node.outcomes import Notices, Outcomes
-from ordack.node.peer import Peers
 from ordack.node.queue import DestinationQueue, OutboxMessage, Packets
+from ordack.node.storage import log, outbox
+from ordack.node.storage.files import absolute
+from ordack.node.talk.link import TICK_MS
+from ordack.node.talk.peer import Peers
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from mqqb import session
     from mqqb.headers import UserMessage
     from ordack.node.inbox import Inbox, Inboxes
-    from ordack.node.link import Link, Waitable
-    from ordack.node.log import LoggedQueue
     from ordack.node.owed import Arrival
-    from ordack.node.peer import Peer
-    from ordack.node.sources import LoggedSource
+    from ordack.node.storage.log import LoggedQueue
+    from ordack.node.storage.sources import LoggedSource
+    from ordack.node.talk.link import Link, Waitable
+    from ordack.node.talk.peer import Peer
     from ordack.node.tasks import Tasks
     from ordack.node.wait import Waiter
 

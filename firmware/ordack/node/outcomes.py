@@ -10,7 +10,8 @@ the moment in which the clock becomes known: it may live longer than it was told
 from array import array
 
 from mqqb import confirm, connection, const, core, streams
-from ordack.node import clock, log
+from ordack.node import clock
+from ordack.node.storage import log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from mqqb.headers import FinalAck, FinalAckBody, UserMessage
     from ordack.node.backlog import Commits
-    from ordack.node.flash_only import Restored
     from ordack.node.queue import DestinationQueue, OutboxMessage
+    from ordack.node.storage.flash_only import Restored
 
 OUTCOMES_MAX = 64
 _SPARES_MAX = const(64)
@@ -303,7 +304,7 @@ class Outcomes:
             and not message_class
             and entries[-1].tx_sequence_id < table[0].tx_sequence_id < table[-1].tx_sequence_id
         ):
-            from ordack.node.renumber import renumber  # not before there is need of it
+            from ordack.node.storage.renumber import renumber  # not before there is need of it
 
             try:
                 renumber(self._commits, queue)

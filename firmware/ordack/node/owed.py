@@ -12,14 +12,14 @@ from array import array
 
 from mqqb import acks, confirm, const, core, names, parse, streams
 from mqqb.destination import IncomingStream, may_acknowledge
-from ordack.node import log, sources
+from ordack.node.storage import log, sources
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
     from ordack.node.backlog import Commits
-    from ordack.node.peer import Peer
+    from ordack.node.talk.peer import Peer
 
 REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing
 QUIET = const(86400000)  # ms for which a stream says nothing that may be forgotten: who sends again does it sooner

@@ -4,7 +4,8 @@ import struct
 from array import array
 
 from mqqb import compose, confirm, const, core, names, streams
-from ordack.node import link, log
+from ordack.node.storage import log
+from ordack.node.talk import link
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -12,9 +13,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ordack.node.backlog import Backlog
-    from ordack.node.flash_only import Restored
-    from ordack.node.log import LoggedQueue
-    from ordack.node.peer import Peer
+    from ordack.node.storage.flash_only import Restored
+    from ordack.node.storage.log import LoggedQueue
+    from ordack.node.talk.peer import Peer
 
 _CACHE_BYTES = const(1048576)  # of packets that are kept in memory until they are sent, at most, and
 _CACHE_SHARE = const(32)  # of the heap, one part in so many

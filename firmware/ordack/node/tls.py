@@ -1,7 +1,7 @@
 """TlsLink: a connection over TLS. A board needs a MicroPython with the module `tls`; docs/api.md has what one takes."""
 
 from mqqb import MICROPYTHON, const
-from ordack.node.link import TcpLink
+from ordack.node.talk.link import TcpLink
 
 if MICROPYTHON:
     import tls  # type: ignore[import-not-found,unused-ignore]

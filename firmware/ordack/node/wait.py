@@ -8,7 +8,7 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from ordack.node.link import Waitable
+    from ordack.node.talk.link import Waitable
 
 
 class Waiter:

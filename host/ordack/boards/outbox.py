@@ -71,7 +71,7 @@ def node_modules() -> tuple[Any, Any]:
     """The modules log and replay of ordack.node, of the checkout. ImportError: this ordack has none."""
     if (folder := str(CHECKOUT / "firmware" / "ordack")) not in ordack.__path__:
         ordack.__path__.append(folder)
-    from ordack.node import log, replay
+    from ordack.node.storage import log, replay
 
     return log, replay
 

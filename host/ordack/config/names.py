@@ -190,7 +190,7 @@ class PeerNames:
 
 
 def _is_board(guid: str) -> bool:
-    """Is it a UUID of version 8 (`fresh_guid` in firmware/ordack/node/replay.py)?"""
+    """Is it a UUID of version 8 (`fresh_guid` in firmware/ordack/node/storage/replay.py)?"""
     return guid[14:15] == "8"
 
 

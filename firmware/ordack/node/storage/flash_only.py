@@ -12,14 +12,14 @@ from binascii import crc32
 
 from mqqb import confirm, const, core
 from mqqb.streams import position
-from ordack.node import log
+from ordack.node.storage import log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
 
-    from ordack.node.log import Log, LoggedQueue, Segment, Stored
+    from ordack.node.storage.log import Log, LoggedQueue, Segment, Stored
 
     Found = tuple[Segment, int, int, tuple[int, ...]]  # segment, offset, bytes of the payload, what its prefix says
 

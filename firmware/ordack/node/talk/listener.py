@@ -4,13 +4,13 @@ import select
 import socket
 
 from mqqb import const
-from ordack.node.link import TcpLink, is_address, set_up
+from ordack.node.talk.link import TcpLink, is_address, set_up
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from ordack.node.link import Backoff
+    from ordack.node.talk.link import Backoff
 
 
 class TcpListener:

@@ -13,11 +13,11 @@ from array import array
 from binascii import crc32
 
 from mqqb import confirm, const, core
-from ordack.node.files import Files as Files
-from ordack.node.files import OutboxDamaged as OutboxDamaged
-from ordack.node.files import OutboxError as OutboxError
-from ordack.node.files import OutboxFull as OutboxFull
-from ordack.node.files import OutboxWriteFailed as OutboxWriteFailed
+from ordack.node.storage.files import Files as Files
+from ordack.node.storage.files import OutboxDamaged as OutboxDamaged
+from ordack.node.storage.files import OutboxError as OutboxError
+from ordack.node.storage.files import OutboxFull as OutboxFull
+from ordack.node.storage.files import OutboxWriteFailed as OutboxWriteFailed
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:

@@ -7,17 +7,17 @@ import errno
 import gc
 
 from mqqb import connection, const, core, names, session
-from ordack.node import log
-from ordack.node.link import TICK_MS, Backoff, TcpLink
+from ordack.node.storage import log
+from ordack.node.talk.link import TICK_MS, Backoff, TcpLink
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ordack.node.link import Link, Waitable
     from ordack.node.node import Node
     from ordack.node.queue import DestinationQueue
+    from ordack.node.talk.link import Link, Waitable
 
 PORT = 1801  # B-001
 ACCEPTED_MAX = 4  # connections that others have made to this node, at a time
@@ -399,7 +399,7 @@ class Peers:
         self._random = random
         self._listener: "Any" = None  # a listener.TcpListener
         if listen:
-            from ordack.node.listener import TcpListener  # not before a program uses it
+            from ordack.node.talk.listener import TcpListener  # not before a program uses it
 
             self._listener = TcpListener(listen[0], listen[1], Backoff(random))
             self.links.append(self._listener)

@@ -5,14 +5,14 @@ from array import array
 
 from mqqb import confirm, const
 from mqqb.streams import position
-from ordack.node import flash_only, log, records
+from ordack.node.storage import flash_only, log, records
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from ordack.node.log import LoggedQueue, Segment, Stored
-    from ordack.node.sources import Arrival, LoggedSource
+    from ordack.node.storage.log import LoggedQueue, Segment, Stored
+    from ordack.node.storage.sources import Arrival, LoggedSource
 
 _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
@@ -377,7 +377,7 @@ class _Replay:
             index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, payload)
             name = bytes(payload[log.SOURCE_PREFIX_BYTES :]).decode()
             if index == len(found.sources):
-                from ordack.node.sources import LoggedSource  # not before there is one
+                from ordack.node.storage.sources import LoggedSource  # not before there is one
 
                 found.sources.append(LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
             if index < len(found.sources):
@@ -427,7 +427,7 @@ class _Replay:
             old_arrival = self._arrivals.pop(number, None)
             if old_arrival is not None:
                 log.drop(old_arrival)
-            from ordack.node.sources import Arrival
+            from ordack.node.storage.sources import Arrival
 
             source = self.found.sources[index]
             make = self._make_arrival or Arrival

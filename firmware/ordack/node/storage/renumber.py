@@ -9,7 +9,7 @@ several sequences wait.
 from array import array
 
 from mqqb import const
-from ordack.node import log
+from ordack.node.storage import log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:

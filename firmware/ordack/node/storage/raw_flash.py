@@ -18,13 +18,13 @@ import struct
 from binascii import crc32
 
 from mqqb import const, core
-from ordack.node import files, log
+from ordack.node.storage import files, log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from ordack.node.log import Buffer
+    from ordack.node.storage.log import Buffer
 
 _MAGIC = b"ORDF"
 # magic, place in its segment, blocks of the device, sequence, number of the segment (0: none), CRC of all before it
@@ -248,10 +248,9 @@ class RawFlash(files.Files):
             count = min(len(page) - start, end - begin)
             self._read(place, offset - start, page)
             core.copy(page, start, data, begin, begin + count)
-            if self._device.writeblocks(place, page, offset - start):
-                raise OSError(files.EIO)
+            failed = self._device.writeblocks(place, page, offset - start)
             self._read(place, offset - start, self._check)
-            if self._check != page:
+            if failed or self._check != page:
                 raise OSError(files.EIO)
             offset += count
             begin += count

@@ -7,11 +7,11 @@ import struct
 from binascii import crc32
 
 from mqqb import const
-from ordack.node import log
+from ordack.node.storage import log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from ordack.node.log import Log, Segment
+    from ordack.node.storage.log import Log, Segment
 
 BUFFER_BYTES = const(1536)  # a record of any name fits into it
 TYPES = (

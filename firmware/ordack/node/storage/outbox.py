@@ -12,15 +12,15 @@ import sys
 from array import array
 
 from mqqb import confirm, const, core
-from ordack.node import flash_only, log
+from ordack.node.storage import flash_only, log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ordack.node.replay import Recovered
-    from ordack.node.sources import Arrival, LoggedSource
+    from ordack.node.storage.replay import Recovered
+    from ordack.node.storage.sources import Arrival, LoggedSource
 
     Buffer = bytes | bytearray | memoryview
 
@@ -159,13 +159,13 @@ def _recover(
     arrival: "type[Arrival] | None",
 ) -> "Recovered":
     """As replay.recover. A small board has no memory for the program that does it, once it is done."""
-    import ordack.node.replay
+    import ordack.node.storage.replay
 
-    node = ordack.node
-    found = node.replay.recover(opened, guid, hold, handle, arrival)
+    storage = ordack.node.storage
+    found = storage.replay.recover(opened, guid, hold, handle, arrival)
     if len(opened.out) < log.LARGE_OUT_BYTES:
-        del node.replay, node.records
-        del sys.modules["ordack.node.replay"], sys.modules["ordack.node.records"]
+        del storage.replay, storage.records
+        del sys.modules["ordack.node.storage.replay"], sys.modules["ordack.node.storage.records"]
     return found
 
 
@@ -287,7 +287,7 @@ class Outbox:
                 return source
         if len(name.encode()) > SOURCE_NAME_MAX:
             raise ValueError("a queue's name has at most {} bytes here".format(SOURCE_NAME_MAX))
-        from ordack.node.sources import LoggedSource  # not before there is one
+        from ordack.node.storage.sources import LoggedSource  # not before there is one
 
         source = LoggedSource(len(self.sources), bytes(guid), name, array("I", (0, 0, 0, 0)))
         self.sources.append(source)

@@ -3,7 +3,7 @@
 from array import array
 
 from mqqb import core
-from ordack.node import log
+from ordack.node.storage import log
 
 
 class Arrival(log.Stored):

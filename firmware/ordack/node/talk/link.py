@@ -112,7 +112,7 @@ class TcpLink:
         if is_address(self.host):
             self._connect(self.host)
             return
-        from ordack.node.dns import Lookup  # not before a program uses a name
+        from ordack.node.talk.dns import Lookup  # not before a program uses a name
 
         self._looking = Lookup(self.host, self._last, self.failed)
         self._look()
