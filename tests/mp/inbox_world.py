@@ -257,3 +257,15 @@ class Application:
             assert message.again
             assert what == self.handled[-1], ("again, and not the last one", what)
             self.open = what
+
+
+def world_of(*senders, **options):
+    return World(senders, **options)
+
+
+def taker(world, bodies):
+    def handle(message):
+        bodies.append(message.body)
+        world.inbox.take(message)
+
+    return handle

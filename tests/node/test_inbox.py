@@ -1,4 +1,4 @@
-"""The board as a destination: tests/mp/test_inbox.py on CPython, and messages from a host to a board.
+"""The board as a destination: tests/mp/test_inbox*.py on CPython, and messages from a host to a board.
 
 The host is the queue manager on its store, in memory, and dies at any statement; the board is a node over a disk that
 loses power at any change.
@@ -19,7 +19,8 @@ from typing import Any
 import inbox_world
 import power
 import pytest
-import test_inbox as boards
+import test_inbox
+import test_inbox_streams
 from mqqb import confirm, guids
 from ordack.broker.links import PeerLink
 from ordack.config.config import Config
@@ -36,7 +37,7 @@ NAMES = {
 HOP = ("10.0.0.7", 1801)
 
 
-@pytest.mark.parametrize("test", boards.TESTS, ids=lambda test: str(test.__name__))
+@pytest.mark.parametrize("test", test_inbox.TESTS + test_inbox_streams.TESTS, ids=lambda test: str(test.__name__))
 def test_inbox(test: Callable[[], None]) -> None:
     test()
 

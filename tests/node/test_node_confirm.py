@@ -8,6 +8,7 @@ from typing import Any
 import power
 import pytest
 import test_node as boards
+import test_node_callbacks
 from mqqb import confirm, core, guids, headers
 from ordack.node import Node, OutboxError, OutboxMessage
 from ordack.node.storage import outbox
@@ -56,7 +57,7 @@ OTHER_RULES = {
             id=test.__name__,
             marks=pytest.mark.rule(*OTHER_RULES[test.__name__]) if test.__name__ in OTHER_RULES else (),
         )
-        for test in boards.OTHERS
+        for test in boards.OTHERS + test_node_callbacks.TESTS
     ],
 )
 def test_as_on_boards(test: Any, arguments: Any) -> None:
