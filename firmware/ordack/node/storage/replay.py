@@ -1,5 +1,6 @@
 """What the log in its files holds. No file is changed. A board forgets this module once it has started."""
 
+import os
 import struct
 from array import array
 
@@ -23,7 +24,7 @@ _ARRIVALS = (log.ARRIVAL, log.ARRIVAL_COPY)
 _BASE_AT = const(8)  # where a header says how long it is
 _BASE_BYTES = const(4)
 
-nonce = log.jump
+nonce = os.urandom
 
 
 class Recovered:
