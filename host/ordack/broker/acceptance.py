@@ -1,12 +1,12 @@
-"""What becomes of a message that has come: it goes into a queue here, or on to another queue manager, or is refused.
+"""Decides about a message from the network: store it in a queue here, forward it, or refuse it.
 
-One that is refused is answered, a transactional one with a negative FinalAck. That stays in an acknowledgement queue,
-an outgoing queue named by the GUID of the peer that the message came from, until a session with that peer has
-acknowledged it. A message for another queue manager is put in an outgoing queue as it is, if this one routes, and has
-no stream here: only sessions acknowledge it (B-012, B-077).
+A refused transactional message is answered with a negative FinalAck. The FinalAck stays in an acknowledgement queue, an
+outgoing queue named by the peer's GUID, until a session with that peer has acknowledged it. A queue manager that routes
+puts a message for another one into an outgoing queue unchanged. Such a message has no stream here: only sessions
+acknowledge it (B-012, B-077).
 
-Every decision returns a text: "" if it was made, else why the queue manager has no room for the message (B-285), and
-nothing was decided. Times: `now` monotonic milliseconds, `wall` seconds since 1970.
+Every decision returns a text: "" after a decision, else why the queue manager has no room for the message (B-285).
+Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ Identifier = tuple[bytes, int]  # source queue manager, MessageID
 
 
 class Duplicates:
-    """MessageIDHistoryTable; `load` takes it from the store. Times: seconds since 1970."""
+    """MessageIDHistoryTable; `load` reads it from the store. Times: seconds since 1970."""
 
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store
@@ -174,7 +174,7 @@ class Arriving:
 
 
 class Acceptance:
-    """Decides about messages; what it has decided is in the batch."""
+    """Decides about messages, and puts each decision into the batch."""
 
     def __init__(
         self,

@@ -1,12 +1,11 @@
 """The queue manager: queues, sessions and streams tied to the store. No sockets, no clock, no threads.
 
-Whoever has the connections hands in what came on all of them as one batch (`receive`). The batch is decided and stored
-in one transaction, and only when that is durable do the sessions hear of it, so that nothing is acknowledged before
-(B-098). Then `output` says what to write where.
+The network passes the bytes of all connections as one batch (`receive`). One transaction decides and stores the batch.
+The sessions acknowledge messages only after the transaction is durable (B-098). Then `output` gives the bytes to write.
 
-There is one way back: if a transaction fails, nothing of it happened, and the state is read again from the store. If it
-was the store that failed, every session is closed first, without an acknowledgement, and the peers keep their messages;
-if it was a defect that something on one session has met, that session is closed, and the others go on.
+If a transaction fails, it changes nothing, and the manager reads its state from the store again. If the store failed,
+the manager first closes every session without an acknowledgement, and the peers keep their messages. If a session met
+a defect, the manager closes that session only.
 
 Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 """
@@ -43,8 +42,8 @@ TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in its second byte
 
 
 class Departures:
-    """Hands to sessions what waits for their peers: FinalAcks, overdue OrderAcks, messages. transact: Manager's
-    transaction for one decision."""
+    """Gives sessions the packets for their peers: FinalAcks, overdue OrderAcks, messages. transact: runs one decision
+    in a transaction of Manager."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class Departures:
         self._transact = transact
 
     def dispatch(self, link: PeerLink, now: int, wall: int) -> None:
-        """Send on an open link what waits for it: FinalAcks, then overdue OrderAcks, then messages."""
+        """Send on an open link: first FinalAcks, then overdue OrderAcks, then messages."""
         with self._links.isolated(link):
             queues = self._outgoing.served_by(link)
             self._send_from(link, [queue for queue in queues if queue.returns], now, wall)
@@ -184,8 +183,8 @@ _Arrived = tuple[PeerLink, object, int]  # what an event of a session tells, and
 class Manager:
     """One queue manager on an open store, which the caller has locked for it (`Store.lock_manager`).
 
-    log: called with a line of text for whatever an operator should know, with more of them for a defect of ours. about:
-    what whoever runs it wants to be shown too. connections: what the network tells of its hops.
+    log: takes the lines of the log; a defect has several. about: values of the caller to show in the report.
+    connections: gives the network's state of each hop.
     """
 
     def __init__(
@@ -223,7 +222,7 @@ class Manager:
     # ---- what the store holds
 
     def _load(self, now: int) -> None:
-        """Take the state from the store, whatever it was before."""
+        """Read the state from the store."""
         self._put_off.clear()  # they come again
         self.outgoing.load()
         self._deadlines.load()
@@ -240,7 +239,7 @@ class Manager:
 
     @contextlib.contextmanager
     def _guard(self, now: int) -> Iterator[None]:
-        """If the store fails, nothing was done: all sessions end, and the state is again what the store holds."""
+        """If the store fails, close all sessions and read the state from the store again."""
         try:
             yield
         except StoreError as error:
@@ -250,7 +249,7 @@ class Manager:
             self._recover(now)
 
     def _recover(self, now: int) -> bool:
-        """Read the state again; if the store fails with that too, no session is served until it does not (`poll`)."""
+        """Read the state again. If the store fails again, serve no session until `poll` can read it."""
         self._looked_at = -1
         self._report_at = now
         try:
@@ -263,13 +262,13 @@ class Manager:
     # ---- connections
 
     def accept(self, address: str, now: int, hop: Hop | None = None) -> PeerLink | None:
-        """A peer has connected from this IP address, or over the serial line that is this hop; None: it is one too
-        many, shut the connection (B-435)."""
+        """Accept a connection from this IP address, or over the serial line of this hop. None: too many connections;
+        shut this one (B-435)."""
         link = self.links.accept(address, now, hop)
         return self._begun(link) if link else None
 
     def connect(self, hop: Hop, address: str, now: int, pinged: bool = False) -> PeerLink:
-        """This side has connected to a hop, whose IP address is `address`; pinged: a ping had found it willing."""
+        """Take a connection that this side opened to a hop at this IP address. pinged: the hop had answered a ping."""
         return self._begun(self.links.connect(hop, address, now, pinged))
 
     def _begun(self, link: PeerLink) -> PeerLink:
@@ -302,11 +301,11 @@ class Manager:
         questions: Sequence[Question] = (),
         lazily: bool = False,
     ) -> None:
-        """Take what came on any number of links, and what applications ask for: one transaction, then acknowledgements,
-        answers and what else may be sent.
+        """Process bytes from any number of links, and requests of applications: one transaction, then acknowledgements,
+        answers and messages.
 
-        lazily: if all that has come are OrderAcks, for which nobody waits, they are left to the transaction of what
-        comes next, or of the next `poll`. Lost with the power, they are sent again with the messages (B-152)."""
+        lazily: leave a batch of OrderAcks alone to the next transaction, or to the next `poll`. OrderAcks lost by a
+        power cut come again with the messages (B-152)."""
         if self.failure:  # what has come is not taken, so these sessions cannot go on
             for link, _ in arrivals:
                 self.links.close(link, "B-285", "the store fails")
@@ -331,7 +330,7 @@ class Manager:
             self.outgoing.at_hand.clear()
 
     def _handle_all(self, work: list[_Arrived], questions: Sequence[Question], now: int, wall: int) -> None:
-        """Decide about all of it together; if that fails, about parts of it, so that none spoils another."""
+        """Decide about the whole batch. If that fails, decide about its parts, so that no part spoils another."""
         work = self._put_off + work
         self._put_off = []
         try:
@@ -351,7 +350,7 @@ class Manager:
                     self._handle([arrived for arrived in work if arrived[0] is link], now, wall)
 
     def _handle(self, work: list[_Arrived], now: int, wall: int, questions: Sequence[Question] = ()) -> None:
-        """Decide about events and store the outcome. If anything raises, nothing was decided and nothing stored."""
+        """Decide about events and store the outcome. An exception leaves everything undecided and nothing stored."""
 
         def decide(batch: Batch) -> None:
             for link, event, came in work:
@@ -438,7 +437,7 @@ class Manager:
             self.links.end(link)
 
     def _packet(self, batch: Batch, link: PeerLink, event: MessageReceived, now: int, wall: int) -> str:
-        """Decide about one packet. A text: why the queue manager has no room for it, and nothing was decided."""
+        """Decide about one packet. Return why the queue manager has no room for it, else ""."""
         packet = event.packet
         if isinstance(packet, headers.UserMessage):
             return self._acceptance.message(batch, link, packet, event.raw, now, wall)
@@ -496,9 +495,7 @@ class Manager:
     # ---- time
 
     def poll(self, now: int, wall: int) -> None:
-        """To be called every few tens of milliseconds: due timers.
-
-        Nothing is sent before the first call."""
+        """Run due timers. Call it every few tens of milliseconds; nothing is sent before the first call."""
         counters = self.links.counters
         if counters.failure and now - counters.failed_at > FAILURE_MS:
             counters.failure = ""
@@ -535,7 +532,7 @@ class Manager:
                 self._deadlines.end(now, wall)
 
     def _look_around(self, now: int, wall: int) -> None:
-        """Once in a second: what time itself does to messages, and what others may see of it."""
+        """Once a second, end messages whose time has come, and publish the report for operators."""
         self._looked_at = wall
         if abs(1000 * wall - now - self._zero) > CLOCK_MS:
             self._zero = 1000 * wall - now
@@ -552,11 +549,11 @@ class Manager:
 
     @property
     def is_behind(self) -> bool:
-        """Not all that was due has ended: poll again soon."""
+        """Some messages whose time has come have not ended yet: poll again soon."""
         return self._deadlines.is_behind
 
     def report(self) -> dict[str, Any]:
-        """What it is doing, for operators."""
+        """Return the state of the queue manager for operators."""
         counters = self.links.counters
         connections = self.connections()
         return {

@@ -1,9 +1,8 @@
-"""What follows when a message ends here: acknowledgements, journal copies, dead letters, the sender's answer.
+"""The end of a message: acknowledgements, journal copies, dead letters, the sender's answer.
 
 Everything happens in the caller's transaction, and is therefore as durable as the end itself (B-344). The queue manager
-uses this module, and so do applications, which receive from the store without asking anybody. An acknowledgement for
-another queue manager waits in the outgoing queue of the peer that the message came from, until a session with that peer
-takes it.
+and applications without `ordack serve` use this module. An acknowledgement for another queue manager waits in the
+outgoing queue of the peer that sent the message here, until a session with that peer takes it.
 
 Times: seconds since 1970.
 """
@@ -50,9 +49,8 @@ PIECE = 1000  # messages that one statement handles, to bound memory
 
 
 class Back(NamedTuple):
-    """Where acknowledgements go: the queue manager that the message came from, the IP address that it had, and whether
-    they are addressed by that (B-361). If it only forwarded the message they are not: that address is not the source's
-    (A-20)."""
+    """Where acknowledgements go: the GUID and IP address of the peer that delivered the message. direct: address them
+    by the IP address (B-361); not if the peer only forwarded the message (A-20)."""
 
     peer: bytes
     address: str
@@ -60,10 +58,10 @@ class Back(NamedTuple):
 
 
 class Settlements:
-    """What becomes of messages that end at `now`; every method writes to the store in the running transaction.
+    """Ends messages at `now`; every method writes to the store in the running transaction.
 
-    `sent` says whether something was put in an outgoing queue, of which the queue manager does not know yet. `room`:
-    bytes that may still be stored (B-398), asked of the store when it first matters.
+    sent: a message is in an outgoing queue that the queue manager has not read yet. room: bytes that may still be
+    stored (B-398); read from the store at the first use.
     """
 
     def __init__(self, store: Store, now: int, config: Config) -> None:
