@@ -1,157 +1,26 @@
-"""A disk that loses power or fails wherever a test likes; an application over an outbox that knows what must survive.
-
-The disk promises only what log.Files demands: a sync makes the growing file and all names durable; without it any
-suffix of the data may be gone or replaced by garbage, and any suffix of the changes of names may be undone.
-"""
+"""An application over an outbox that knows what must survive, on a disk that loses power (power_disk.py)."""
 
 import errno
 from array import array
 
 from mqqb import confirm, core
-from ordack.node.storage import log, outbox, replay, sources
+from ordack.node.storage import log, outbox, replay
+from power_disk import KEEP_ALL as KEEP_ALL
+from power_disk import KEEP_SYNCED as KEEP_SYNCED
+from power_disk import KILL as KILL
+from power_disk import TEAR as TEAR
+from power_disk import WAYS as WAYS
+from power_disk import Dice as Dice
+from power_disk import Disk as Disk
+from power_disk import PowerCut as PowerCut
+from power_inward import SOURCES as SOURCES
+from power_inward import Inward
 
 log.jump = bytes  # MessageIDs and sequences go on as if there had been no start; jumps have tests of their own
 CONFIRMATION = confirm.Settings()
 JOURNAL = (0, core.USER_JN, core.USER_JP, core.USER_JN | core.USER_JP)
 GUID = bytes(range(16))
 NAMES = ("DIRECT=TCP:10.0.0.5\\private$\\line1", "DIRECT=OS:plant\\private$\\alarms")
-SOURCES = ((bytes(range(16, 32)), "commands"), (bytes(16), "commands"), (bytes(16), "settings"))
-KEEP_ALL = "all"  # everything that was written survives
-KEEP_SYNCED = "synced"  # only what was synced
-TEAR = "tear"  # something in between, with garbage behind it
-KILL = "kill"  # the process died, not the machine: all can be read, but what was not synced is not durable yet
-WAYS = (KEEP_ALL, KEEP_SYNCED, TEAR, KILL)
-
-
-class PowerCut(BaseException):
-    """No code above the disk may catch it."""
-
-
-class Dice:
-    """A small generator of random numbers that gives the same ones on MicroPython and CPython."""
-
-    def __init__(self, seed):
-        self.state = seed * 2654435761 + 1 & 0xFFFFFFFF or 1
-
-    def below(self, limit):
-        self.state ^= self.state << 13 & 0xFFFFFFFF
-        self.state ^= self.state >> 17
-        self.state ^= self.state << 5 & 0xFFFFFFFF
-        return self.state % limit
-
-    def data(self, size):
-        return bytes([self.below(256) for _ in range(size)])
-
-
-class File:
-    def __init__(self, data=b"", synced=0):
-        self.data = bytearray(data)
-        self.synced = synced
-        self.unreliable = False  # a sync has failed: in this run, what is not durable by now never will be
-
-
-class Disk(log.Files):
-    """`before(disk, step, data)`, if set, is called before each change: it may raise PowerCut or OSError."""
-
-    fixed = False
-
-    def __init__(self):
-        self.files = {}
-        self.durable = {}
-        self.changes = []  # of names, not durable: (name, File or None)
-        self.tail = None
-        self.before = None
-
-    def names(self):
-        return list(self.files)
-
-    def size(self, name):
-        return len(self.files[name].data)
-
-    def begin(self, name, size):
-        self._step("begin", b"")
-        self.tail = self.files[name] = File()
-        self.changes.append((name, self.tail))
-
-    def resume(self, name, offset):
-        self.tail = self.files[name]
-
-    def append(self, data, size):
-        data = bytes(memoryview(data)[:size])
-        self._step("append", data)
-        self.tail.data += data
-
-    def sync(self):
-        self._step("sync", b"")
-        if not self.tail.unreliable:
-            self.tail.synced = len(self.tail.data)
-        self._settle_names(len(self.changes))
-
-    def read_into(self, name, offset, buffer):
-        data = self.files[name].data[offset : offset + len(buffer)]
-        buffer[: len(data)] = data
-        return len(data)
-
-    def remove(self, name):
-        self._step("remove", b"")
-        del self.files[name]
-        self.changes.append((name, None))
-
-    def close(self):
-        self.tail = None
-
-    def after_cut(self, how, dice, partial=b""):
-        """The disk as the next start finds it; partial: the part of the last write that had been handed over."""
-        disk = Disk()
-        if how == KILL:
-            copies = {}
-            for file in list(self.files.values()) + list(self.durable.values()) + [file for _, file in self.changes]:
-                if file is not None and id(file) not in copies:
-                    copies[id(file)] = copy = File(file.data, file.synced)
-                    if file is self.tail:
-                        copy.data += partial
-            disk.files = {name: copies[id(self.files[name])] for name in self.files}
-            disk.durable = {name: copies[id(self.durable[name])] for name in self.durable}
-            disk.changes = [(name, None if file is None else copies[id(file)]) for name, file in self.changes]
-            return disk
-        names = dict(self.durable)
-        changes = self.changes
-        if how == KEEP_SYNCED:
-            changes = []
-        elif how == TEAR:
-            changes = changes[: dice.below(len(changes) + 1)]
-        for name, file in changes:
-            if file is None:
-                names.pop(name, None)
-            else:
-                names[name] = file
-        for name in names:
-            file = names[name]
-            data = file.data + partial if file is self.tail else file.data
-            if how == KEEP_SYNCED:
-                data = data[: file.synced]
-            elif how == TEAR:
-                keep = file.synced + dice.below(len(data) - file.synced + 1)
-                lost = len(data) - keep
-                garbage = dice.below(4)
-                fill = bytes(lost) if garbage == 0 else dice.data(lost) if garbage == 1 else b""
-                if garbage == 2 and lost > 2:  # one sector in the middle did not make it
-                    fill = bytes(lost // 2) + bytes(data[keep + lost // 2 :])
-                data = data[:keep] + fill
-            disk.files[name] = disk.durable[name] = File(data, len(data))
-        return disk
-
-    def _step(self, step, data):
-        if self.before is not None:
-            self.before(self, step, data)
-
-    def _settle_names(self, count):
-        for name, file in self.changes[:count]:
-            if file is None:
-                self.durable.pop(name, None)
-            else:
-                self.durable[name] = file
-        del self.changes[:count]
 
 
 class Sent:
@@ -165,149 +34,6 @@ class Sent:
         self.is_aside = False  # there, too, stored while its fate is open
         self.records = [bytes(handle.record)]  # the oldest is durable, any newer one may be
         self.logged = 0  # this one will be durable with the next sync
-
-
-class Come:
-    """What is known of one arrival: source, place in its stream, packet; and which records of it may be durable."""
-
-    def __init__(self, handle, index, number, packet):
-        self.handle = handle
-        self.facts = (index, number, bytes(packet), handle.message_id)
-        self.records = [bytes(handle.record)]
-        self.logged = 0
-
-
-class Inward:
-    """The other way: peers that send again what is not acknowledged, and what of theirs has to and may survive.
-
-    Every sixth message of a source is rejected: it counts, and is not kept.
-    """
-
-    def __init__(self):
-        self.kept = []
-        self.unsynced = []  # of those
-        self.failed = []  # refused by an error, may come back until the next message is logged
-        self.gone = []  # perhaps not durably
-        self.acknowledged = [0] * len(SOURCES)  # numbers that the source will never send again
-        self.highest = [0] * len(SOURCES)
-        self.by_number = {}  # number of the arrival -> facts
-
-    def copy(self):
-        other = Inward()
-        for name in ("kept", "unsynced", "failed", "gone", "acknowledged", "highest"):
-            setattr(other, name, list(getattr(self, name)))
-        other.by_number = dict(self.by_number)
-        return other
-
-    def open(self, box):
-        self.box = box
-        must = [come for come in self.kept if come not in self.unsynced]
-        may = self.unsynced + self.gone + self.failed
-        sources = [box.source(*source) for source in SOURCES]
-        indices = {id(source): index for index, source in enumerate(sources)}
-        kept = []
-        for handle in box.restored_arrivals:
-            index = indices[id(handle.source)]
-            packet = bytes(box.log.load(handle))
-            found = [come for come in must + may if come.facts[2:] == (packet, handle.message_id)]
-            found = [come for come in found if come.facts[0] == index]
-            assert found, ("arrived from nowhere, or was taken before", index, packet, handle.message_id)
-            assert bytes(handle.record) in [record for come in found for record in come.records], "a record of no time"
-            kept.append(Come(handle, index, found[0].facts[1], packet))
-        facts = [come.facts for come in kept]
-        assert len(facts) == len({one[:2] for one in facts}), "arrived twice"
-        for come in must:
-            assert come.facts in facts, ("received, acknowledged, not taken, and lost", come.facts)
-        there = [one[:2] for one in facts] + [come.facts[:2] for come in self.gone]
-        for come in self.unsynced + self.failed:
-            index, number, _, _ = come.facts
-            assert number > sources[index].record[2] or (index, number) in there, ("counted, and lost", come.facts)
-        for index, source in enumerate(sources):
-            assert self.acknowledged[index] <= source.record[2] <= self.highest[index], "its counters are wrong"
-            assert source.record[3] == source.record[2] % 5, "half of its counters"
-            mine = [come.facts for come in kept if come.facts[0] == index]
-            assert mine == sorted(mine), "out of order"
-            assert not mine or mine[-1][1] <= source.record[2], "it is there and does not count"
-        assert facts == sorted(facts, key=lambda one: one[3]), "out of order"
-        assert not facts or facts[-1][3] < box.next_arrival, "a number would be used again"
-        self.kept = kept
-        self.unsynced = []
-        self.failed = []
-        self.gone = []
-        for come in kept:
-            self._released(come)
-        for number in self.by_number:
-            assert number < box.next_arrival, "a number would be used again"
-        self.acknowledged = [source.record[2] for source in sources]
-
-    def arrive(self, dice, sizes):
-        """The next message of some source."""
-        index, source, number = self._next(dice)
-        packet = b"%d<%d:" % (index, number) + bytes(sizes[number % len(sizes)])
-        record = confirm.new(number, CONFIRMATION)
-        record[confirm.STATE] = log.RECEIVED
-        before = array("I", source.noted)
-        come = Come(sources.Arrival(self.box.next_arrival, record, source), index, number, packet)
-        self.unsynced.append(come)
-        self.kept.append(come)
-        try:
-            self.box.arrive(come.handle, source, packet)
-        except log.OutboxFull:
-            assert source.record == before, "a message that was refused counts"
-            self.unsynced.remove(come)
-            self.kept.remove(come)
-            raise
-        except log.OutboxWriteFailed:
-            assert source.record[2] <= before[2], "a message that was refused counts"
-            raise
-
-    def take(self, dice):
-        """Some are taken, of some a FinalAck is owed."""
-        some = [come for come in self.kept if come not in self.unsynced]
-        some = some[: dice.below(len(some) + 1)]
-        for come in some:
-            record = come.handle.record
-            owed = record[confirm.STATE] == log.RECEIVED and dice.below(2)
-            record[confirm.STATE] = log.TAKEN if owed else confirm.GONE
-            record[confirm.CLASS] = confirm.ACK_RECEIVE
-            come.records.append(bytes(record))
-            come.logged = len(come.records) - 1
-            if not owed:
-                self.kept.remove(come)
-                self.gone.append(come)
-        self.box.change([come.handle for come in some])
-
-    def synced(self, durable):
-        """All that is not taken back is accepted; durable: the counters too, so OrderAcks may go out."""
-        for come in self.unsynced:
-            assert come.handle.segment is not None
-            self._released(come)
-        self.unsynced = []
-        if durable:
-            self.gone = []
-            for come in self.kept:
-                come.records = come.records[come.logged :]
-                come.logged = 0
-            self.acknowledged = [self.box.source(*source).record[2] for source in SOURCES]
-
-    def take_back(self):
-        for come in list(self.unsynced):
-            if come.handle.segment is None:
-                self.unsynced.remove(come)
-                self.kept.remove(come)
-                self.failed.append(come)
-
-    def _next(self, dice):
-        index = dice.below(len(SOURCES))
-        source = self.box.source(*SOURCES[index])
-        number = source.record[2] + 1
-        for i, word in enumerate((1, 77, number, number % 5)):
-            source.record[i] = word
-        self.highest[index] = max(self.highest[index], number)
-        return index, source, number
-
-    def _released(self, come):
-        assert self.by_number.setdefault(come.facts[3], come.facts) == come.facts, "a number was used twice"
 
 
 class World:

@@ -233,6 +233,21 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
     assert failed >= 9
 
 
+def test_a_deferred_message_that_a_failed_sync_took_back_waits_nowhere() -> None:
+    disk = power.Disk()
+    box = outbox.Outbox(disk)
+    queue = box.queue(LINE)
+    handle = log.Stored(box.next_message_id, record_of())
+    counters = array("I", queue.record)
+    counters[2] += 1
+    box.append(handle, queue, FLAGS, counters, b"later", True)
+    assert (queue.deferred, box.live) == (1, 1)
+    disk.before = failing("sync")
+    with pytest.raises(log.OutboxWriteFailed):
+        box.sync()
+    assert (queue.deferred, box.live, handle.segment) == (0, 0, None)
+
+
 def test_a_write_that_fails_takes_with_it_what_was_not_durable_before() -> None:
     """A sync of a file of LittleFS in which a write has failed does nothing, and says that all is well."""
     disk = power.Disk()
