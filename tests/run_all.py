@@ -1,4 +1,4 @@
-"""`make test`: every part, three at a time, a line each, slowest tests, summary. `make test-fast`: one part of them.
+"""`make test`: every part, four at a time, a line each, slowest tests, summary. `make test-fast`: one part of them.
 
 The output of a part that fails is shown, and what a part has skipped, with the reason.
 The full output of each part is in build/logs/test-NAME.log.
@@ -64,7 +64,7 @@ Part = tuple[str, list[list[str]]]
 PARTS: list[Part] = [
     ("pipeline", [[PYTHON, *PYTEST, *SPARK]]),
     ("C core", [[*MAKE, "test-c"]]),
-    ("host", [[PYTHON, *PYTEST, *TWO, HOST]]),
+    ("host", [[PYTHON, *PYTEST, *THREE, HOST]]),
     ("lint", [[*MAKE, "lint"]]),
     ("rig", [[PYTHON, *PYTEST, *TWO, "hil"]]),
     ("MicroPython", [[PYTHON, "-m", "tests.run_mp"]]),
@@ -83,7 +83,7 @@ PARTS: list[Part] = [
     ("engine, slow", [[PYTHON, *PYTEST, "-m", "slow or untraced", *ENGINE]]),
     ("mutants", [[*MAKE, "mutants", "SAMPLE=2", "SEED=1"]]),
 ]
-AT_A_TIME = 3  # on two processors: most parts wait now and then
+AT_A_TIME = 4  # on two processors: most parts wait now and then
 LAST: Part = ("conformance", [[PYTHON, "tests/conformance.py", "--check", "--notes", str(NOTES)]])
 FAST: list[Part] = [("fast", [[PYTHON, *PYTEST, *THREE, "-m", "not slow", *ENGINE, HOST]])]
 

@@ -184,7 +184,7 @@ def _send_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
 
 def _give_up_without_a_word(patch: pytest.MonkeyPatch) -> None:
     """OrderAcks cover what a FinalAck has rejected that was given up."""
-    patch.setattr(incoming, "given_up", lambda acknowledgements, states: [])
+    patch.setattr(incoming, "rejected", lambda packet: None)
 
 
 def _one_queue_after_the_other(patch: pytest.MonkeyPatch) -> None:

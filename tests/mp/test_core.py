@@ -10,6 +10,8 @@ import struct
 import sys
 from array import array
 
+sys.path.insert(0, "tests/mp")
+
 from engine_cases import run_calls
 from mqqb import core, core_py
 

@@ -11,7 +11,7 @@ from mqqb import confirm
 if TYPE_CHECKING:
     from ordack.broker.message import Message
 
-    class Source(Protocol):
+    class ReceivingQueue(Protocol):
         """A queue that messages are received from."""
 
         name: str
@@ -57,7 +57,7 @@ def cannot_reject(name: str) -> ValueError:
 class Taken:
     """A message that this program has received, until `end`. is_open: `end` was not called yet."""
 
-    def __init__(self, source: Source, key: int) -> None:
+    def __init__(self, source: ReceivingQueue, key: int) -> None:
         self.is_open = True
         self._source = source
         self._keys = (key,)
