@@ -1,7 +1,7 @@
-"""An audit's result as files for other programs, and as text for people.
+"""Write an audit's result as files for programs and as text for people.
 
-`save` writes into a folder: summary.json; violations.json, a line each; and the tables of SCHEMAS as Parquet. Times are
-in microseconds, durations in milliseconds. Texts are legible: names of queues come from the network.
+`save` writes summary.json, violations.json (one line a violation) and the Parquet tables of SCHEMAS. Times are in
+microseconds, durations in milliseconds. Texts are made legible because names of queues come from the network.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _BATCH_ROWS = 16384
 
 
 def table(name: str, result: AuditResult) -> Iterator[Row]:
-    """The rows of one of SCHEMAS."""
+    """Yield the rows of one table of SCHEMAS."""
     match name:
         case "violations" | "unknown":
             found = result.violations if name == "violations" else result.unknowns
@@ -81,7 +81,7 @@ def table(name: str, result: AuditResult) -> Iterator[Row]:
 
 
 def finding(result: AuditResult, item: Violation | Unknown) -> Row:
-    """A violation, or what is not known; then `text` says what may be missing."""
+    """Return a violation or an unknown verdict as a row. An unknown verdict's `text` names what may be missing."""
     text, rule = (item.text, item.rule) if isinstance(item, Violation) else (item.reason, "")
     return {
         "kind": item.kind,
@@ -98,7 +98,7 @@ def finding(result: AuditResult, item: Violation | Unknown) -> Row:
 
 
 def _stream(report: StreamReport) -> Row:
-    """A stream, with sums over its sequences."""
+    """Return a stream's row, with sums over its sequences."""
     return {
         **_counts(report, "streams"),
         **_named(report.stream, report.sequence),
@@ -107,18 +107,18 @@ def _stream(report: StreamReport) -> Row:
 
 
 def _sequences(report: StreamReport) -> Iterator[Row]:
-    """Those of a stream that are kept in detail."""
+    """Yield the rows of a stream's sequences that are kept in detail."""
     for sequence in report.sequences:
         yield {**_counts(sequence, "sequences"), **_named(report.stream, sequence.sequence)}
 
 
 def _sender(result: AuditResult, report: SenderReport) -> Row:
-    """All streams of a source queue manager together."""
+    """Return the row of a source queue manager, with sums over its streams."""
     return {**asdict(report), "name": result.names.of(report.source_queue_manager)}
 
 
 def _counts(report: Any, name: str) -> Row:
-    """What a report has of a table's columns."""
+    """Return the columns of table `name` that the report has as attributes."""
     row: Row = {field.name: getattr(report, field.name, None) for field in SCHEMAS[name]}
     return row | {time: row[time] // 1000 for time in ("first_time", "last_time")}
 
@@ -135,7 +135,7 @@ def _named(stream: StreamKey | None, sequence: SequenceId | None) -> Row:
 
 
 def save(result: AuditResult, folder: Path) -> None:
-    """Write everything; a file is replaced as a whole. Raises OSError."""
+    """Write all files. Each file is replaced atomically. Raises OSError."""
 
     def write_table(name: str, path: Path) -> None:
         with pq.ParquetWriter(path, SCHEMAS[name]) as file:
@@ -155,15 +155,13 @@ def _batched(rows: Iterator[Row]) -> Iterator[list[Row]]:
         yield chunk
 
 
-STREAMS_SHOWN = 20  # as text
+STREAMS_SHOWN = 20  # in text
 _OPEN = "/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Have `write` make a file at another path in the same folder, then put it at `path`, whole or not at all; where it
-    leads, if it is a link. A pipe, a device, and whatever is open as /dev/stdout, get what is written as it comes.
-    Raises OSError.
-    """
+    """Have `write` write a temporary file in the same folder, then atomically rename it to `path`, or to the target of
+    a link. A pipe, a device or an open descriptor (/dev/stdout) is written directly. Raises OSError."""
     if any(map(path.is_relative_to, _OPEN)) or (path.exists() and not path.is_file() and not path.is_dir()):
         write(path)
         return
@@ -182,12 +180,12 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def time_text(time: int) -> str:
-    """Microseconds since 1970 as UTC."""
+    """Format microseconds since 1970 as UTC."""
     return datetime.fromtimestamp(time // 10**6, UTC).strftime("%Y-%m-%d %H:%M:%S") + f".{time % 10**6:06d}"
 
 
 def _legible_finding(result: AuditResult, item: Violation) -> dict[str, Any]:
-    """A violation for JSON: times as text."""
+    """Return a violation for JSON, with times as text."""
     found = finding(result, item)
     for packet in found["packets"]:
         packet["time"] = time_text(packet["time"]) + "Z"
@@ -195,7 +193,7 @@ def _legible_finding(result: AuditResult, item: Violation) -> dict[str, Any]:
 
 
 def text_of(result: AuditResult, violations_max: int = 20) -> list[str]:
-    """For people: lines; the last one is the verdict."""
+    """Return the report's lines for people. The last line is the verdict."""
     summary = result.summary
     said = {
         name: count_text(summary[name], name.removesuffix("s"))
@@ -229,17 +227,17 @@ def text_of(result: AuditResult, violations_max: int = 20) -> list[str]:
 
 
 def foreign_text(summary: dict[str, Any]) -> str:
-    """The connections that do not count."""
+    """Describe the connections of other protocols, which do not count."""
     return f"{count_text(summary['foreign_connections'], 'other connection')} never spoke the protocol"
 
 
 def stream_text(stream: StreamKey, names: PeerNames) -> str:
-    """Source and destination of a stream."""
+    """Name the source and the destination of a stream."""
     return names.added(f"{legible(stream.source_queue_manager)} to {legible(stream.destination_queue)}")
 
 
 def streams_text(result: AuditResult) -> list[str]:
-    """A table of the streams with most trouble. A stream's name has a line of its own: it is as wide as a terminal."""
+    """Format the worst streams as a table. A stream's name has its own line because it can fill a terminal's width."""
     headings = ("messages", "resends", "rejects", "unsettled", "violations", "unknown")
     lines = ["  ".join(headings)]
     for report in result.worst[:STREAMS_SHOWN]:

@@ -1,15 +1,15 @@
-"""The audit of a folder in which captures keep arriving, across interruptions (`ordack audit --follow`).
+"""Audit a folder that receives captures, across interruptions (`ordack audit --follow`).
 
     follower = Follower(Path("/captures"), Path("/var/lib/audit"))
     for step, result in follower.reports(once=True):
         print(result.summary)
 
-Files are read in steps, in the order of their first frames. Each step leaves its state on disk: the files that were
-read, decoder and auditor with all their streams. After a kill, the step is done again from the state before it.
+Files are read in steps, in the order of their first frames. Each step saves its state: the files read, the decoder and
+the auditor with all streams. After a kill, the step is repeated from the preceding state.
 
-A file that comes late, or has grown since it was read, belongs in front of others that were read. Then an earlier state
-is taken, or none, and the others are read again: the result is always that of one `ordack audit` over all the files. If
-one that must be read again is gone, the late file is left out, and every verdict that depends on it is unknown.
+A late or grown file belongs before files already read. The audit returns to an earlier state, or to the beginning, and
+reads the later files again: the result always equals one `ordack audit` of all files. If a file to be read again is
+gone, the late file is skipped, and every verdict that depends on it is unknown.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from ordack.capture import columnar
 from ordack.capture.columnar import WINDOW_NS
 from ordack.capture.reading import SUFFIXES
 
-MARK = "follow.json"  # in the checkpoint: what it is for
-STATE_FORMAT = 1  # of states, but for the structures of C
-STEP_BYTES = 1 << 30  # of files in a step, if it is more than one: what is read again after a kill
-SETTLED_S = 5.0  # a file that has not changed for so long is taken for complete
+MARK = "follow.json"  # in the checkpoint: names its folder of captures
+STATE_FORMAT = 1  # of states; C structures are checked separately
+STEP_BYTES = 1 << 30  # of a step with several files; bounds the work repeated after a kill
+SETTLED_S = 5.0  # an unchanged file is complete after this time
 POLL_S = 1
-ENDED_S = 3600.0  # of the captures' time: a connection that has ended is forgotten so long after its last packet
-QUIET_S = 2 * 86400.0  # and one that has not, as of a board that lost its power
+ENDED_S = 3600.0  # capture time after which an ended connection is forgotten
+QUIET_S = 2 * 86400.0  # the same for an open connection, as of a board without power
 WINDOW_S = WINDOW_NS / 1e9
 STATES_KEPT = 4
 
 
 class FollowError(Exception):
-    """The folder or the checkpoint cannot be used; the text says why and what to do."""
+    """The folder or the checkpoint is unusable. The text gives the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A capture. size: of what was read. time: of its first frame, s since 1970. missed: it came too late. last: the
-    greatest time in it, 0 if it was never read."""
+    """A capture. size: bytes read. time: of its first frame, s since 1970. missed: too late to be read. last: greatest
+    time, 0 if never read."""
 
     path: str
     size: int
@@ -65,14 +65,14 @@ class File:
 
     @property
     def place(self) -> tuple[float, str]:
-        """What files are ordered by, here and in `columnar.in_order`."""
+        """Sort key, as in `columnar.in_order`."""
         return self.time, self.path
 
 
 @dataclass(slots=True)
 class State:
-    """How far the audit is. step: from 1, 0 before the first one. files: that were read, in order. missed: (path, why)
-    of those that were not."""
+    """The progress of the audit. step: from 1; 0 before the first step. files: files read, in order. missed: (path,
+    reason) of files not read."""
 
     step: int
     files: list[File]
@@ -81,7 +81,7 @@ class State:
     missed: list[tuple[str, str]]
 
     def read(self, files: Sequence[File]) -> None:
-        """Take the next files."""
+        """Read the next files."""
         for file in files:
             if not file.missed and Path(file.path).exists():
                 self.decoder.paths.append(file.path)
@@ -97,7 +97,7 @@ class State:
         self.step += 1
 
     def result(self) -> AuditResult:
-        """What the audit says if the capture ends here. Nothing can be read afterwards. Raises CaptureUnusable."""
+        """Return the result as if the capture ended here. The state cannot read more then. Raises CaptureUnusable."""
         self._feed(finish=True)
         result = tasks.result_of(self.decoder.paths, [self.auditor.partial()])
         result.add_damages(self.missed)
@@ -109,7 +109,7 @@ class State:
 
 
 class Follower:
-    """The audit of one folder, and its checkpoint: a folder for this alone, made if it is not there.
+    """The audit of one folder with its checkpoint, a separate folder that is made if missing.
 
     settled: seconds. step_bytes: see STEP_BYTES. Raises FollowError, OSError.
     """
@@ -121,13 +121,13 @@ class Follower:
             raise FollowError(f"there is no folder {folder}")
         self.folder, self.checkpoint = folder.absolute(), checkpoint.absolute()
         self.settled, self.step_bytes = settled, step_bytes
-        self.passed_over: set[str] = set()  # what is no capture
+        self.passed_over: set[str] = set()  # files that are not captures
         self._first_times: dict[tuple[str, int], float] = {}
-        self._lasts: dict[str, float] = {}  # of files that were read once
+        self._lasts: dict[str, float] = {}  # greatest times of files read before
         self._claim(checkpoint)
 
     def _claim(self, named: Path) -> None:
-        """Mark the checkpoint, before anything else is in it. Raises FollowError if it is none, or another folder's."""
+        """Mark the new checkpoint. Raise FollowError if it is unusable or belongs to another folder."""
         path = self.checkpoint / MARK
         try:
             self.checkpoint.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ class Follower:
             raise FollowError(f"{named} is the checkpoint for the folder {found}; take another one for {self.folder}")
 
     def lock(self) -> Any:
-        """A file that is to be kept open while this process works on the checkpoint. Raises FollowError."""
+        """Lock the checkpoint. The caller keeps the returned file open meanwhile. Raises FollowError."""
         file = (self.checkpoint / "lock").open("w")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,7 +161,7 @@ class Follower:
         return file
 
     def going_on(self) -> str:
-        """Where an earlier process has come to, if there was one; else ""."""
+        """Describe the progress of an earlier process, or return ""."""
         number = max(self._steps(), default=0)
         if not number:
             return ""
@@ -169,10 +169,9 @@ class Follower:
         return f"going on in {self.checkpoint} behind step {number}: {files} read"
 
     def reports(self, once: bool, stop: Callable[[], bool] = lambda: False) -> Iterator[tuple[int, AuditResult]]:
-        """Do what there is to do in this process; the step and what it shows, whenever nothing more waits and at the
-        end. once: only with the files that are there now, complete or not; else until `stop` says so. Raises
-        CaptureUnusable if there is nothing to say at the end of `once`.
-        """
+        """Read waiting captures. Yield step and result whenever none waits, and at the end. once: read only files
+        present now, complete or not; else continue until `stop` returns true. Raise CaptureUnusable if `once` ends
+        without a result."""
         if once:
             self.settled = 0.0
         target = self.present() if once else None
@@ -199,34 +198,34 @@ class Follower:
             raise tasks.CaptureUnusable(f"there is no capture with a frame in {self.folder}")
 
     def _report(self, step: int, once: bool) -> Iterator[tuple[int, AuditResult]]:
-        """Nothing while other captures may come, if none so far has a frame of ours."""
+        """Yield the result. While captures may still arrive, yield nothing if none has a frame of the protocol."""
         try:
             yield step, self._load(step).result()
         except tasks.CaptureUnusable:
             if once:
                 raise
 
-    # ---- what there is to do
+    # ---- planning
 
     def present(self) -> list[File]:
-        """The captures in the folder that are complete, as far as one can tell."""
+        """Return the captures in the folder that seem complete."""
         found, now = [], time.time()
         for entry in sorted(os.scandir(self.folder), key=lambda entry: entry.name):
             try:
                 if entry.name.startswith(".") or not entry.is_file():
                     continue
                 size, changed = entry.stat().st_size, entry.stat().st_mtime
-                if 0 <= now - changed < self.settled:  # in the future: by the clock of another machine
+                if 0 <= now - changed < self.settled:  # a time in the future comes from another machine's clock
                     continue
                 first = self._first_time(entry.path, size)
             except FileNotFoundError:
-                continue  # the capturing program has removed it just now
+                continue  # removed by the capturing program
             if first is not None:
                 found.append(File(entry.path, size, first))
         return sorted(found, key=lambda file: file.place)
 
     def _first_time(self, path: str, size: int) -> float | None:
-        """None: it is no capture, or has no frame yet."""
+        """Return None if the file is not a capture or has no frame yet."""
         if (path, size) not in self._first_times:
             if not columnar.is_capture(path):
                 self.passed_over.add(path)
@@ -238,11 +237,11 @@ class Follower:
         return self._first_times[path, size]
 
     def _plan(self, state: State, present: Sequence[File]) -> tuple[State, list[File], int] | None:
-        """From which state to read which files next, and how many files wait behind them. None: nothing waits."""
+        """Return the state to start from, the files to read next, and the number of later files, or None."""
         known = {file.path: file for file in state.files}
         gone = {(file.time, file.size) for file in state.files if not Path(file.path).exists()}
         new = {file.path: file for file in present if file.path not in known or file.size != known[file.path].size}
-        # Those that only have another name now, or are packed beside what they were made of, were read.
+        # Renamed files, and files packed next to their originals, have been read.
         new = {
             path: file
             for path, file in new.items()
@@ -255,7 +254,7 @@ class Follower:
         origin = self._origin(state, wanted)
         rest = wanted[sum(not file.missed for file in origin.files) :]
         if any(not Path(file.path).exists() for file in rest if file.path not in new):
-            # Cannot go back: what is late is left out, and said to be missing.
+            # Going back is impossible: skip the late files and report them as missing.
             begin = max(file.last for file in state.files) - WINDOW_S
             origin = state
             rest = [File(*_key(file), missed=file.time < begin) for file in new.values()]
@@ -269,7 +268,7 @@ class Follower:
         return origin, rest[:taken], len(rest) - taken
 
     def _origin(self, state: State, wanted: Sequence[File]) -> State:
-        """The latest state in which only the first of these files were read, in this order."""
+        """Return the latest state whose files are the first of `wanted`, in the same order."""
         if state.files and self._is_begin([file for file in state.files if not file.missed], wanted):
             return state
         for step in sorted(self._steps(), reverse=True):
@@ -282,11 +281,11 @@ class Follower:
         return list(files) == list(wanted[: len(files)]) and self._follow_on(wanted, len(files))
 
     def _follow_on(self, files: Sequence[File], count: int) -> bool:
-        """Can the first of these files be read without the others, which begin later?"""
+        """Test whether the first `count` files can be read before the others, which begin later."""
         last = max((self._lasts.get(file.path, 0.0) for file in files[:count]), default=0.0)
         return count == len(files) or last - WINDOW_S <= files[count].time
 
-    # ---- states on disk: layout and files as JSON behind its length, and a pickle; packed
+    # ---- states on disk: length, JSON with layout and files, pickle; compressed
 
     def _path(self, step: int) -> Path:
         return self.checkpoint / f"state-{step:010}"
@@ -299,7 +298,7 @@ class Follower:
         return State(0, [], columnar.Decoder([]), replay.Auditor(start), [])
 
     def _latest(self) -> State:
-        """The last state; a new one if it is of another version and all its files are there."""
+        """Return the last state. If another version wrote it, return a new one; then all its files must exist."""
         step = max(self._steps(), default=0)
         if not step:
             return self._fresh(())
@@ -329,7 +328,7 @@ class Follower:
             self._path(step).unlink()
 
     def _files(self, step: int) -> tuple[bool, list[File]]:
-        """Is a state of this version, and which files were read."""
+        """Return whether this version wrote the state, and its files."""
         with self._opened(step) as source:
             head = _head(source)
             return head["layout"] == _layout(), [File(**file) for file in head["files"]]
@@ -362,7 +361,7 @@ def _key(file: File) -> tuple[str, int, float]:
 
 
 def _was_packed(file: File, known: Mapping[str, File]) -> bool:
-    """Is this another file, packed?"""
+    """Test whether the file is a packed copy of a known file."""
     return any(
         file.path.endswith(suffix)
         and file.path.removesuffix(suffix) in known
@@ -372,7 +371,7 @@ def _was_packed(file: File, known: Mapping[str, File]) -> bool:
 
 
 def _layout() -> str:
-    """Tells states of this version from those of others, whose structures in C may differ."""
+    """Hash the C structures, to tell this version's states from others."""
     types = {name: ffi.typeof(name) for name in ffi.list_types()[0]}
     said = [
         (name, [(field, item.offset, str(item.type)) for field, item in kind.fields])
@@ -386,8 +385,8 @@ def _named(part: Any) -> tuple[str, str]:
     return part.__module__, part.__qualname__
 
 
-# The parts of a state. numpy names the functions that make arrays differently from version to version: one for arrays
-# that are a piece of memory, one for others.
+# Classes and functions in states. Versions of numpy name their array constructors differently: one constructor for
+# contiguous arrays, one for others.
 _PARTS = {
     _named(part)
     for part in (
@@ -406,20 +405,20 @@ _PARTS = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes nothing but the parts of a state: a pickle may name any function, and others may write there.
+    """Loads only the parts of a state, because a pickle may name any function and others may write the file.
 
-    It does not help against wrong tables for the C core: protect the checkpoint as what it audits.
+    Wrong tables for the C core are not detected: protect the checkpoint like the captures.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Raises UnpicklingError for what is no part of a state."""
+        """Raise UnpicklingError for anything that is not part of a state."""
         if (module, name) not in _PARTS:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a state")
         return super().find_class(module, name)
 
 
 def _publish(aside: Path, path: Path) -> None:
-    """Give a file its name when it is on disk."""
+    """Sync a file to disk, then rename it."""
     with aside.open("rb") as file:
         os.fsync(file.fileno())
     aside.replace(path)

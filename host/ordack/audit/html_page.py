@@ -1,9 +1,8 @@
-"""The report of an audit for people: one static HTML file that stands alone.
+"""The report of an audit for people: one self-contained, static HTML file.
 
     write(result, Path("audit.html"))
 
-page.html is the template. Text from the network reaches it through `markup` only. The content security policy forbids
-scripts.
+page.html is the template. Network text reaches it only through `markup`. The content security policy forbids scripts.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from ordack.audit.files import finding, foreign_text, time_text, write_whole
 from ordack.audit.result import AuditResult, StreamReport, Unknown, Violation, count_text
 from ordack.config.names import legible
 
-FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report
-CLASSES = {"no violations": "clean", "violations": "violations", "incomplete": "unknown"}  # of the style sheet
+FINDINGS_MAX = 5000  # violations, and unknown verdicts, in one report
+CLASSES = {"no violations": "clean", "violations": "violations", "incomplete": "unknown"}  # in the style sheet
 
 KINDS = {
     "renumbered": "A message came under two numbers, or two messages under one. The receiver may take it twice, "
@@ -50,7 +49,7 @@ _STREAM_HEADINGS = (
 
 
 def write(result: AuditResult, path: Path) -> None:
-    """Write the report of this audit to path, whole or not at all. Raises OSError."""
+    """Write the report to path, atomically. Raises OSError."""
     text = _page(result)
     write_whole(path, lambda aside: aside.write_text(text, "utf-8"))
 
@@ -87,7 +86,7 @@ def _page(result: AuditResult) -> str:
 
 
 def _advice(result: AuditResult) -> str:
-    """Markup: what the verdict means, and what to do."""
+    """Return the meaning of the verdict, and the remedy, as markup."""
     summary, verdict = result.summary, result.verdict
     kinds = {kind: count for kind, count in summary["violations"].items() if count}
     told = "".join(
@@ -172,7 +171,7 @@ def _names(paths: Sequence[str]) -> str:
 
 
 def markup(text: str) -> str:
-    """Text as a page has it."""
+    """Escape text for the page."""
     return html.escape(legible(text))
 
 

@@ -4,7 +4,7 @@
     auditor.take(columnar.batches(files, rows=BATCH_ROWS, columns=COLUMNS))
     partial = auditor.partial()
 
-It counts files of a rotation that are missing, too, by their names and by the times inside.
+The auditor also reports missing files of a rotation, by names and times.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from ordack.audit.result import count_text
 from ordack.capture import columnar
 
 COLUMNS = (*columnar.SCAN_COLUMNS, *columnar.PLACE_COLUMNS, "queue_manager_address", "client_guid", "server_guid")
-BATCH_ROWS = 8192  # what a batch's columns take stays in the processor's second cache
+BATCH_ROWS = 8192  # columns of a batch fit the processor's L2 cache
 FINDINGS_MAX = 1000  # of a kind, for a stream
-_LINE = 64  # bytes of the processor's cache lines
+_LINE = 64  # bytes of a cache line
 
 
 def start_of(paths: Sequence[str]) -> int:
-    """Time of the capture's first frame, ns since 1970; not later, by less than a microsecond."""
+    """Return the time of the capture's first frame, ns since 1970, rounded down by less than 2 us."""
     first = next((time for time in map(columnar.first_time, paths) if time < float("inf")), None)
     return 0 if first is None else int(first * 1e6) * 1000 - 1000
 
 
-# How rotated files are numbered: tcpdump -C (a.pcap, a.pcap1; with -W from a.pcap0), dumpcap -b
+# Numbering of rotated files: tcpdump -C (a.pcap, a.pcap1; with -W from a.pcap0), dumpcap -b
 # (a_00001_20261121210000.pcap), ordack (a.pcap, a-000002.pcap). Other digits in names may be times.
 _PACKED = r"(?:\.(?:gz|zst))?"
 _ENDING = r"\.(?:p?cap|pcapng|dmp|dump)"
-_OWN_NUMBERS = 2  # the place of ordack's form
+_OWN_NUMBERS = 2  # index of ordack's form
 _NUMBERED = (
     re.compile(rf"(.+{_ENDING})(\d{{0,5}}){_PACKED}"),
     re.compile(rf"(.+_)(\d{{5}})_\d{{14}}(?:\.\w+)?{_PACKED}"),
     re.compile(rf"(.+-)(000\d{{3}})(?:{_ENDING})?{_PACKED}"),
 )
-_FILES_MISSING = 1000  # more are no gap, but other numbers
-_ROOM = 1000  # a pause in which so small a share of the missing files would find room
+_FILES_MISSING = 1000  # more is a different numbering, not a gap
+_ROOM = 1000  # a pause below gap/1000 of the file's duration shows no gap
 
 
 def _numbers(path: str) -> dict[str, str]:
-    """{what its siblings have in common: number} of a file."""
+    """Return {common part of the names in a rotation: number of this file}."""
     folder, name = os.path.split(path)
     found = {}
     for form, pattern in enumerate(_NUMBERED):
@@ -60,17 +60,17 @@ def _numbers(path: str) -> dict[str, str]:
         if match is not None:
             found[f"{form} {folder} {match[1]}"] = match[2] or "0"
     stem, dot, _ = name.rpartition(".")
-    if dot:  # the first one of ordack's
+    if dot:  # ordack's first file
         found.setdefault(f"{_OWN_NUMBERS} {folder} {stem}-", "1")
     return found
 
 
 def missing_between(before: str, its: tuple[int, int], after: str, others: tuple[int, int]) -> int:
-    """How many files of a rotation are missing between these two. its, others: times of their first and last frames,
-    ns since 1970; of the second one, which may not be read yet, only the first counts.
+    """Return the number of files missing between two files of a rotation. its, others: times of first and last frame,
+    ns since 1970. The second file may be unread: only its first time counts.
 
-    0 if none, or if that is not known: after the highest number, it begins with the lowest again; they are of different
-    places at the same time; or what is said to be missing would not find room in the pause between them.
+    Return 0 if none is missing or the gap is uncertain: numbering restarts, the files overlap in time, or the pause is
+    too short for the gap.
     """
     known = _numbers(before)
     for name, digits in _numbers(after).items():
@@ -87,7 +87,7 @@ _SEQUENCE = ("flow", "ordinal", "time_stamp", "pair", "highest", "covered", "fir
 
 
 def _kept(table: Structure) -> Structure:
-    """What a result says of the sequences that are kept, by flow, as they follow on one another."""
+    """Return the fields of kept sequences for the result, sorted by flow and sequence."""
     table = table[table["flow"] != 0] if (table["flow"] == 0).any() else table
     kept = np.empty(len(table), [(name, table.dtype[name]) for name in _SEQUENCE])
     for name in _SEQUENCE:
@@ -118,7 +118,7 @@ class _Tables:
         self._index()
 
     def __getstate__(self) -> dict[str, Any]:
-        c, used = self.c, {"findings": 0, "strays": 0}  # Auditor takes these out
+        c, used = self.c, {"findings": 0, "strays": 0}  # Auditor empties these before
         used |= {name: int(getattr(c, f"{name}_used")) for name in ("flows", "sequences", "slots")}
         return {
             "c": bytes(ffi.buffer(c)),
@@ -174,31 +174,30 @@ _GROWTH = {
 
 
 class Auditor:
-    """Takes batches in order; `partial` says what they show.
+    """Replays batches in order; `partial` returns the result.
 
-    start: of the capture, ns since 1970. strays: keep acknowledgements of sequences that are not seen, for another
-    task. gaps: (path, text) of files whose numbers show
-    that others before them are missing.
+    start: of the capture, ns since 1970. strays: keep acknowledgements of unseen sequences, for other tasks. gaps:
+    (path, text) of files behind missing files, by their numbers.
     """
 
     def __init__(self, start: int, strays: bool = False) -> None:
         self._tables = _Tables(start, strays)
         self._pairs: dict[tuple[bytes, bytes], int] = {}
-        self._connections = 0  # whose hosts are known
+        self._connections = 0  # with known hosts
         self._findings: list[Structure] = []
         self._seen: Counter[tuple[int, int, int]] = Counter()
         self._strays: set[tuple[int, int, int]] = set()
         self._damages = 0
-        self._files = 1  # whose names were compared with the one before
+        self._files = 1  # compared with the name of the preceding file
         self.gaps: list[tuple[str, str]] = []
         self.forgotten = 0  # connections
-        self._marks: dict[int, int] = {}  # files behind whose last time something is missing, and nothing was seen yet
+        self._marks: dict[int, int] = {}  # {file with data missing at its end: last time}, not reached yet
         self._decoder: columnar.Decoder | None = None
         self._done = ffi.new("uint32_t *")
         self.last_time = start
 
     def __getstate__(self) -> dict[str, Any]:
-        """To go on elsewhere, with the same decoder: pickle both together."""
+        """Save the state for another process. Pickle the decoder with it."""
         self._take()
         return {name: value for name, value in vars(self).items() if name != "_done"}
 
@@ -206,7 +205,7 @@ class Auditor:
         vars(self).update(state, _done=ffi.new("uint32_t *"))
 
     def take(self, batches: Iterable[columnar.PacketColumns], progress: Callable[[int], None] | None = None) -> int:
-        """The next batches of the capture. How many packets. progress: called with numbers of rows."""
+        """Replay the next batches and return the number of packets. progress: called with numbers of rows."""
         packets = 0
         for batch in batches:
             self.feed(batch)
@@ -216,7 +215,7 @@ class Auditor:
         return packets
 
     def feed(self, batch: columnar.PacketColumns) -> None:
-        """The next rows of the capture."""
+        """Replay the next rows of the capture."""
         self._decoder = batch.decoder
         self._connect(batch.decoder)
         if not batch.rows:
@@ -224,7 +223,7 @@ class Auditor:
         self._mark(batch.decoder)
         begin = 0
         for number, latest in sorted(self._marks.items(), key=itemgetter(1)):
-            # What follows in this file is missing: from the first frame of a later one on, everything may have been.
+            # The rest of this file is missing: after a later file's first frame, anything may be lost.
             later = np.flatnonzero(batch.time[begin : batch.rows] > latest)
             if len(later):
                 at = begin + int(later[0])
@@ -238,7 +237,7 @@ class Auditor:
         self.last_time = max(self.last_time, int(batch.time[: batch.rows].max()))
 
     def _mark(self, decoder: columnar.Decoder) -> None:
-        """Note files behind whose last frame something is missing: that are damaged, or by names and times."""
+        """Record files with missing data after their last frame: damaged files, and gaps in names or times."""
         for damage in decoder.damages[self._damages :]:
             if damage.latest >= 0:
                 self._marks[decoder.paths.index(damage.path)] = damage.latest
@@ -250,7 +249,7 @@ class Auditor:
                 return
             self._files += 1
             if number - 1 not in spans or number not in spans:
-                continue  # has no frame
+                continue  # no frame
             missing = missing_between(paths[number - 1], spans[number - 1], paths[number], spans[number])
             if missing:
                 name, verb = Path(paths[number - 1]).name, "is" if missing == 1 else "are"
@@ -275,7 +274,7 @@ class Auditor:
                 self._connect(batch.decoder)
 
     def _connect(self, decoder: columnar.Decoder) -> None:
-        """Which two hosts each new connection is of."""
+        """Assign its pair of hosts to each new connection."""
         known, self._connections = self._connections, decoder.connections
         if decoder.connections == known:
             return
@@ -290,7 +289,7 @@ class Auditor:
             self._tables.double("pairs")
 
     def _take(self) -> None:
-        """Move findings and strays out of C's tables."""
+        """Move findings and strays out of the C tables."""
         c = self._tables.c
         found = self._tables["findings"][: c.findings_used]
         keep = np.ones(len(found), bool)
@@ -307,8 +306,8 @@ class Auditor:
             c.strays_used = 0
 
     def forget(self, ended_s: float, quiet_s: float) -> None:
-        """Forget connections that have ended, and nothing was seen of for so long, or for so much longer if they have
-        not; unless something refers to them. What comes of one later is taken for one older than the capture."""
+        """Forget connections without packets for ended_s after their end, or for quiet_s, unless findings or tables
+        refer to them. A later packet then counts as older than the capture."""
         decoder, tables, count = self._decoder, self._tables, self._connections
         if decoder is None or not count:
             return
@@ -332,11 +331,11 @@ class Auditor:
         self.forgotten += count - self._connections
 
     def interrupt(self) -> None:
-        """What was captured at about this time is missing."""
+        """Record that packets of about this time are missing."""
         lib.mqqb_audit_interrupted(self._tables.c, self.last_time)
 
     def partial(self) -> Partial:
-        """After the last batch."""
+        """Return the result after the last batch."""
         decoder, tables = self._decoder, self._tables
         c = tables.c
         lib.mqqb_audit_finish(c)

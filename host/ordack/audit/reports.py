@@ -1,4 +1,4 @@
-"""What one task of an audit has found out: the C core's tables as findings, and as reports of streams and senders."""
+"""The result of one audit task: the C core's tables as findings and as reports of streams and senders."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ Structure = NDArray[Any]
 
 @dataclass(slots=True)
 class Partial:
-    """What a task has found out. flows, connections, findings: structures of mqqb_audit.h.
+    """The result of one task. flows, connections, findings: structures of mqqb_audit.h.
 
-    sequences: those that are kept, by flow and in the order in which they follow on one another.
-
-    ends: as of Decoder.ends. guids: by code, of none b""; queues: by code, those of flows. missed: by code, how often
-    something of that queue manager was missed; pair_missed: the same by hosts, two for each of pairs. strays: (GUID or
-    b"", ordinal, time stamp) of acknowledgements of sequences that this task has not seen. forgotten: connections that
-    are not among these any more. foreign: connections that never spoke the protocol.
+    sequences: sequences kept in detail, by flow, each flow's in order. ends: see Decoder.ends. guids: by code; b"" is
+    none. queues: by code, only queues of flows. missed: by queue manager's code, the number of gaps. pair_missed: gaps
+    by host, two items for each of pairs. strays: (GUID or b"", ordinal, time stamp) of acknowledgements of sequences
+    that this task has not seen. forgotten: number of connections no longer in `connections`. foreign: number of
+    connections that never spoke the protocol.
     """
 
     flows: Structure
@@ -70,7 +69,7 @@ class Partial:
     gaps: list[tuple[str, str]]
 
     def stream(self, index: int) -> StreamKey:
-        """The stream of a flow."""
+        """Return the stream of a flow."""
         source, destination, address, hops = self.flows["key"][index].tolist()
         queue, text = self.queues[destination], self.queues[destination].text
         if host := self.guids[address]:  # DQ 3: a number on a host
@@ -78,24 +77,24 @@ class Partial:
         return StreamKey(guid_text(self.guids[source]), text, hops)
 
     def streams(self) -> Iterator[StreamKey]:
-        """Of all flows."""
+        """Yield the streams of all flows."""
         return map(self.stream, range(len(self.flows)))
 
     def ends_of(self, connection: int) -> tuple[str, str]:
-        """Addresses and ports."""
+        """Return address and port of both ends."""
         one, other = self.ends[connection]
         return end_text(one.tobytes()), end_text(other.tobytes())
 
     def missed_sources(self) -> set[bytes]:
-        """GUIDs of the queue managers of which something was missed."""
+        """Return the GUIDs of queue managers with gaps in the capture."""
         return {self.guids[code] for code in np.flatnonzero(self.missed).tolist()}
 
     def missed_pairs(self) -> set[tuple[bytes, bytes]]:
-        """Hosts between which something was missed."""
+        """Return the pairs of hosts with gaps in the capture between them."""
         return {self.pairs[place // 2] for place in np.flatnonzero(self.pair_missed).tolist()}
 
     def reports(self) -> Iterator[StreamReport]:
-        """Of all flows."""
+        """Yield the reports of all flows."""
         sequences = _sequence_reports(self.sequences)
         for index, key in enumerate(self.streams()):
             yield self._report(index, key, sequences[index + 1])
@@ -133,7 +132,7 @@ def _used(names: Sequence[str], counts: NDArray[Any]) -> dict[str, int]:
 
 
 def _sequence_reports(table: Structure) -> defaultdict[int, list[SequenceReport]]:
-    """By flow, from 1, in the order of the table."""
+    """Return reports by flow, counted from 1, in the table's order."""
     reports: defaultdict[int, list[SequenceReport]] = defaultdict(list)
     for row in table:
         counts = row["counts"]
@@ -152,7 +151,7 @@ def _sequence_reports(table: Structure) -> defaultdict[int, list[SequenceReport]
 
 
 def sender_reports(streams: Sequence[StreamReport]) -> Iterator[SenderReport]:
-    """streams: in the order of their keys."""
+    """Yield one report for each source. streams: sorted by key."""
     for source, grouped in groupby(streams, key=lambda report: report.stream.source_queue_manager):
         own = list(grouped)
         yield SenderReport(
@@ -183,7 +182,7 @@ _OF_COUNTS = (lib.MQQB_AUDIT_SESSION_ACK, lib.MQQB_AUDIT_RECOVERABLE_ACK)
 def withdraw(
     findings: Structure, flows: Structure, kind_counts: NDArray[np.int64], connections: Structure
 ) -> Structure:
-    """What was found too early becomes unknown; counts follow. Returns the findings, without the marks that tell so."""
+    """Mark findings before a gap as unknown, and adjust the counts. Return the findings without the marks of gaps."""
     hosts = connections["pair"][findings["connection"]] // 2
     late = findings["detail"] == lib.MQQB_AUDIT_LATE
     times = findings["packet"]["time"][np.arange(len(findings)), findings["packets"].astype(np.int64) - 1]
@@ -208,7 +207,7 @@ def withdraw(
     return kept
 
 
-# By detail: the rules, and the text of a violation.
+# {detail: (rules, text of a violation)}
 _SAID = {
     getattr(lib, f"MQQB_AUDIT_{detail}"): (rules, text)
     for detail, rules, text in (
@@ -278,7 +277,7 @@ def _reason(partial: Partial, found: Any) -> str:
 
 
 def finding(partial: Partial, found: Any, connection: int) -> Violation | Unknown:
-    """One of partial.findings. connection: index in AuditResult.connections."""
+    """Convert a row of partial.findings. connection: index in AuditResult.connections."""
     flow = int(found["flow"])
     sequence = SequenceId(int(found["ordinal"]), int(found["time_stamp"])) if flow else None
     stream = partial.stream(flow - 1) if flow else None

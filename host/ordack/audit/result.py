@@ -1,43 +1,41 @@
-"""What an audit says: plain values, picklable, no numpy.
+"""The result of an audit: plain, picklable values without numpy.
 
-A stream is what the receiver keeps state for (B-099, A-21): the transactional messages from one source queue manager to
-one destination queue, at one hop count (a queue manager that forwards them, B-012, sends them a second time). The
-sequences that it runs through one after the other (B-096) are in it.
+A stream is the unit of the receiver's state (B-099, A-21): the transactional messages from one source queue manager to
+one destination queue, at one hop count. A forwarding queue manager sends them a second time (B-012). A stream runs
+through its sequences one after the other (B-096).
 
-All of a capture is one observation, in the order in which packets were completed. A number of a sequence is *accounted
-for* if all transmissions of it and of greater ones are certainly seen: nothing of its sender was missed since its
-SentTime, or since a lower sequence of the stream was accounted for or seen. Of each sequence the last 64 messages at
-least are remembered, up to 1,024 while something is to be expected for them. Of older ones nothing is reported that
-needs their MessageID or their acknowledgements.
+A capture is one observation, ordered by packet completion. A sequence's number is *accounted for* if all transmissions
+of it and of greater numbers are certainly seen. Then the capture has no gap of the sender since the SentTime, or since
+a lower sequence of the stream was accounted for or seen. The audit remembers at least the last 64 messages of a
+sequence, and up to 1,024 pending ones. It reports nothing about older messages that needs their MessageID or
+acknowledgements.
 
-Kinds of violation, and when one is reported:
-  renumbered          One (sequence, number) with two MessageIDs, or one MessageID of a source under two (sequence,
-                      number) of a stream (A-08, B-309, B-317, B-318).
-  id_went_back        A message of a sequence lower than one that the stream has used (B-078, B-093), on the
-                      connection that carried the higher one, or on one that began afterwards. On an older connection
-                      it may be late: there only if its sender had shown an OrderAck for the higher one. Not of
-                      forwarded streams.
-  ack_beyond_receipt  An OrderAck, or a FinalAck, names a number that is accounted for and was not sent so far (B-110,
-                      B-230), or a sequence of which nothing was sent, above one that began within the capture: the
-                      identifiers of a queue manager only rise (B-079). Or a SessionHeader's AckSequenceNumber, or its
-                      recoverable bits, exceed what the other side has sent on a connection that was seen whole (B-229).
-  skipped             An OrderAck names a number that was sent, but that the receiver's rule (B-270) cannot have
-                      reached: what PreviousTxSequenceNumber points at is accounted for and was not sent (B-110). A
-                      FinalAck of a class that follows insertion (0x4000, 0xC000 to 0xC004) shows the same (B-338 to
-                      B-342).
-  count_mismatch      UserMsgSequenceNumber or RecoverableMsgSeqNumber of a SessionHeader differs from the packets
-                      counted in its direction (B-104, B-105, B-227), on a connection that was seen whole. A header
-                      carried by a message may leave that message out (OP-14).
-  resent_after_ack    A message was sent again on a connection on which its sender had shown that it knew it as
-                      settled: by a SessionHeader that covers its FinalAck (B-244), or its OrderAck and a packet after
-                      the session acknowledgement (B-236, B-224). On a later connection it counts as a resend: a sender
-                      that lost its power may have forgotten. Not of forwarded streams.
-  delivered_twice     Two FinalAcks of classes that follow insertion, with MessageIDs of their own, for one message
-                      (B-116). Or the receiver's OrderAcks went back, and came over a number again that was resent in
-                      between (A-01, B-271).
+Kinds of violation, with the condition for each report:
+  renumbered          One (sequence, number) has two MessageIDs, or one MessageID of a source has two (sequence, number)
+                      in a stream (A-08, B-309, B-317, B-318).
+  id_went_back        A message has a lower sequence than the stream has used (B-078, B-093), on the connection that
+                      carried the higher one or on a later connection. On an older connection it may be late: reported
+                      only if its sender had shown an OrderAck for the higher one. Not for forwarded streams.
+  ack_beyond_receipt  An OrderAck or FinalAck names a number that is accounted for and unsent (B-110, B-230). Or it
+                      names an unsent sequence above one that began within the capture, although identifiers of a queue
+                      manager only rise (B-079). Or, on a connection seen whole, a SessionHeader's AckSequenceNumber or
+                      recoverable bits exceed what the other side has sent (B-229).
+  skipped             An OrderAck names a sent number that the receiver's rule (B-270) cannot have reached, because the
+                      number in PreviousTxSequenceNumber is accounted for and unsent (B-110). A FinalAck of a class that
+                      follows insertion (0x4000, 0xC000 to 0xC004) shows the same (B-338 to B-342).
+  count_mismatch      A SessionHeader's UserMsgSequenceNumber or RecoverableMsgSeqNumber differs from the packets
+                      counted in its direction (B-104, B-105, B-227), on a connection seen whole. A header carried by a
+                      message may exclude that message (OP-14).
+  resent_after_ack    A message was resent on a connection on which its sender had shown that it was settled: by a
+                      SessionHeader that covers its FinalAck (B-244), or its OrderAck and a packet after the session
+                      acknowledgement (B-236, B-224). On a later connection it counts as a resend, because a sender may
+                      forget at a power cut. Not for forwarded streams.
+  delivered_twice     One message has two FinalAcks of classes that follow insertion, with different MessageIDs (B-116).
+                      Or the receiver's OrderAcks went back and passed again a number that was resent in between
+                      (A-01, B-271).
 
-Where packets are missing, a verdict that depends on them is `unknown`. Nothing is said of acknowledgements of sequences
-that may be older than the capture (A-30).
+A verdict that depends on missing packets is `unknown`. The audit does not judge acknowledgements of sequences that may
+be older than the capture (A-30).
 """
 
 from __future__ import annotations
@@ -60,13 +58,13 @@ KINDS = (
     "delivered_twice",
 )
 
-# Why the receiver's rule does not accept a message (B-270). FinalAcks that reject on arrival (B-261) count as "0x8003"
-# and so on.
+# Why the receiver's rule does not accept a message (B-270). FinalAcks that reject on arrival (B-261) count by class, as
+# "0x8003".
 REJECTS = ("duplicate", "hole", "old_sequence", "sequence_start_missing")
 
 
 class PacketPlace(NamedTuple):
-    """Where a packet is. file: index in AuditResult.paths. frame: from 1, in which the packet begins. time: ns since
+    """The place of a packet. file: index in AuditResult.paths. frame: number of its first frame, from 1. time: ns since
     1970."""
 
     file: int
@@ -75,8 +73,8 @@ class PacketPlace(NamedTuple):
 
 
 class StreamKey(NamedTuple):
-    """source_queue_manager: GUID as text. destination_queue: format name as in the packets; a private name (DQ 3)
-    with the GUID of its host. hops: hop count at which it was seen."""
+    """source_queue_manager: GUID as text. destination_queue: format name as on the wire, but a private name (DQ 3) has
+    its host's GUID. hops: hop count."""
 
     source_queue_manager: str
     destination_queue: str
@@ -91,20 +89,20 @@ class SequenceId(NamedTuple):
 
 
 def count_text(number: int, word: str) -> str:
-    """A number of things, in a report: 1 hole, 2,000 holes."""
+    """Format a count for a report: 1 hole, 2,000 holes."""
     return counted(number, word, grouped=True)
 
 
 def kinds_text(counts: dict[str, int]) -> str:
-    """Numbers of violations by kind, in a report."""
+    """Format the counts of violations by kind for a report."""
     return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the whole capture shows. Text, JSON, page and exit status all say this.
+    """The conclusion from the whole capture. Text, JSON, page and exit status use it.
 
-    text: one sentence, without a capital letter. incomplete: why something may not have been seen.
+    text: one sentence without a capital letter. incomplete: reasons why evidence may be missing.
     """
 
     word: Word
@@ -113,14 +111,14 @@ class Verdict:
 
     @property
     def status(self) -> int:
-        """The exit status."""
+        """Exit status."""
         return STATUS[self.word]
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """kind: of KINDS. stream, sequence: None if it is the connection that shows it. connection: index in
-    AuditResult.connections. number: TxSequenceNumber, 0 if none. rule: numbers of the rules. packets: the evidence, in
+    """kind: of KINDS. stream, sequence: None for a violation of a connection. connection: index in
+    AuditResult.connections. number: TxSequenceNumber, 0 if none. rule: rule numbers. packets: the evidence, in
     order."""
 
     kind: str
@@ -135,7 +133,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A violation that would have been reported if everything had been seen. reason: what may be missing."""
+    """A possible violation that gaps in the capture leave undecided. reason: what may be missing."""
 
     kind: str
     stream: StreamKey | None
@@ -148,12 +146,11 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class SequenceReport:
-    """One sequence of a stream. Counts are of messages (different numbers seen) unless said otherwise.
+    """One sequence of a stream. Counts are of distinct message numbers unless said otherwise.
 
-    resends: transmissions of a number that was seen before. order_acked: covered
-    by an OrderAck. final_acked: by a FinalAck of any class. unsettled: at the end neither settled by a FinalAck, nor
-    by an OrderAck that is enough because neither JN nor JP was set (C-05). highest: number seen. acknowledged: by
-    OrderAcks.
+    resends: repeated transmissions of a number. order_acked: messages covered by an OrderAck. final_acked: messages
+    with a FinalAck of any class. unsettled: messages with neither a FinalAck nor, if JN and JP are not set, an OrderAck
+    (C-05). highest: highest number seen. acknowledged: highest number in an OrderAck.
     """
 
     sequence: SequenceId
@@ -171,9 +168,9 @@ class SequenceReport:
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """A stream: sums over its sequences, whose last one is `sequence`. Times in ns since 1970.
+    """A stream, with sums over its sequences. sequence: the last one. Times are in ns since 1970.
 
-    connections: how many carried it. holes: how often something of this sender's may have been lost to the capture.
+    connections: number of connections that carried the stream. holes: possible gaps in the capture of this sender.
     final_acks: messages by the class of their FinalAck, such as "0x4000" (received).
     """
 
@@ -198,7 +195,7 @@ class StreamReport:
 
 @dataclass(frozen=True, slots=True)
 class SenderReport:
-    """All streams of a source queue manager together."""
+    """Sums over all streams of a source queue manager."""
 
     source_queue_manager: str
     streams: int
@@ -212,12 +209,11 @@ class SenderReport:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """summary: the JSON object of `ordack audit --json`. paths: the files, in the order of their first frames.
+    """summary: the JSON object of `ordack audit --json`. paths: files, in the order of their first frames.
 
-    damages: (path, text) for what could not be read. violations, unknowns: at most 1,000 of a kind for a stream are
-    kept with their packets; the counts in summary and streams are of all. connections: both ends of those that
-    findings name, by index of the capture. worst: the 1,000 streams with most violations, then unknown verdicts, then
-    resends. names: what people call queue managers.
+    damages: (path, reason) of unreadable data. violations, unknowns: at most 1,000 of each kind for a stream, with
+    packets; summary and streams count all. connections: {index: both ends} of connections in findings. worst: 1,000
+    streams sorted by violations, unknown verdicts and resends. names: display names of queue managers.
     """
 
     summary: dict[str, Any]
@@ -232,7 +228,7 @@ class AuditResult:
     names: PeerNames = field(default=PeerNames({}), compare=False)
 
     def add_damages(self, damages: Iterable[tuple[str, str]]) -> None:
-        """More that could not be read."""
+        """Add unreadable data, and update the summary."""
         self.damages.extend(damages)
         self.summary["damages"] = list(map(list, self.damages))
         self.summary["incomplete"] = self.verdict.incomplete
@@ -240,7 +236,7 @@ class AuditResult:
 
     @property
     def verdict(self) -> Verdict:
-        """What the capture shows, and whether all of it was seen."""
+        """The conclusion from the capture, and the gaps in its evidence."""
         summary, incomplete = self.summary, self._incomplete()
         if total := sum(summary["violations"].values()):
             return Verdict(
@@ -255,7 +251,7 @@ class AuditResult:
         return Verdict("no violations", "no violations", incomplete)
 
     def _incomplete(self) -> list[str]:
-        """Why the evidence is incomplete: what was not seen may have been a violation."""
+        """Return the reasons why the evidence is incomplete. A gap may hide a violation."""
         summary = self.summary
         counts = {
             "unknown verdict": sum(summary["unknown"].values()),

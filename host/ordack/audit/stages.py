@@ -1,10 +1,10 @@
-"""An audit that Spark's tasks do: each file of the captures is read once.
+"""An audit in Spark tasks. Each capture file is read once.
 
-1. A task reads files: the frames of port 1801 go on, packed, by connection.
-2. They go where their connection is replayed: those of one queue manager to one task, whatever its address.
-3. If several tasks know something of one stream, one task replays all of them.
+1. A task reads files and packs frames of port 1801 by connection.
+2. Connections are divided among tasks; those of one queue manager go to one task, whatever its address.
+3. If several tasks have data on one stream, one task replays all connections.
 
-The frames lie in Spark's own storage on the disks of its executors.
+Frames lie in Spark's storage on the executors' disks.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from ordack.capture.columnar import HEAD_BYTES, Chunk, Damage, Decoder, Gathered
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FRAMES = 1 << 18  # that are held before they are packed
+FRAMES = 1 << 18  # frames held before packing
 _ROUTED_SQL = "part long, low long, connections binary, packed binary, report binary"
 _DIVIDED_SQL = "low long, part long, share int, size long, packed binary"
 _PARTIAL_SQL = "size long, packed binary"
-_BATCH_BYTES = 4 << 20  # of packed frames that go to Spark at once
-_PIECE_BYTES = 4 << 20  # of frames that are packed together, if no connection has more
-_PIECE_BITS = 20  # of the number of a file's piece, behind that of the file
+_BATCH_BYTES = 4 << 20  # of packed frames sent to Spark at once
+_PIECE_BYTES = 4 << 20  # of frames packed together, unless one connection has more
+_PIECE_BITS = 20  # bits of a piece's number, below the file's number
 
 
 class Report(NamedTuple):
-    """What was found in a file. connections: key and bytes, in rows; managers: key and two queue managers of it."""
+    """Findings about a file. connections: rows of key and bytes. managers: rows of key and two queue managers."""
 
     read: Gathered
     connections: NDArray[np.uint64]
@@ -46,15 +46,15 @@ class Report(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Connections, by their keys in order, and the share that each one is of."""
+    """Sorted keys of connections, and the share of each connection."""
 
     keys: NDArray[np.uint64]
     shares: NDArray[np.int64]
 
 
 def partials(spark: SparkSession, files: Sequence[str], start: int, shares: int) -> list[Partial]:
-    """What the tasks find out about these files, in order; no stream is in two of them. OSError if a file cannot be
-    read."""
+    """Audit files in Spark tasks and return their results. No stream is in two results. Raise OSError if a file cannot
+    be read."""
     from pyspark.storagelevel import StorageLevel
 
     tasks = min(len(files), 4 * shares)
@@ -79,11 +79,11 @@ def partials(spark: SparkSession, files: Sequence[str], start: int, shares: int)
         routed.unpersist()
 
 
-# ---- a file's frames, by connection
+# ---- frames of a file, by connection
 
 
 def route(file: int, path: str) -> Iterator[tuple[int, int, NDArray[np.uint64], bytes] | Report]:
-    """Pieces of a file: number, first moment, connections (key, bytes), packed frames; and at last the report."""
+    """Yield pieces of a file (number, first moment, connections as (key, bytes), packed frames), then the report."""
     router = Router(file, path)
     connections, managers = [np.zeros((0, 2), np.uint64)], [np.zeros((0, 3), np.uint64)]
     number, waiting = 0, list[Routed]()
@@ -141,14 +141,14 @@ def _unpacked(size: int, data: bytes) -> bytes:
     return raw
 
 
-# ---- which task replays which connections
+# ---- division of connections among tasks
 
 
 def places(reports: Iterable[Report], count: int) -> Places:
-    """Of so many shares, that of each connection.
+    """Divide the connections into `count` shares.
 
-    All connections of a queue manager meet that has fewer others to talk to than the one at their other end: a board's,
-    not those of the server of all boards.
+    A connection belongs to its queue manager with fewer peers: to the board, not to the server of all boards. All
+    connections of that queue manager get one share.
     """
     told = [(report.connections, report.managers) for report in reports]
     connections, managers = map(np.concatenate, zip(*told))
@@ -165,7 +165,7 @@ def places(reports: Iterable[Report], count: int) -> Places:
 
 
 def _homes(keys: NDArray[np.uint64], managers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Of each connection, the queue manager by which it is divided; without one itself."""
+    """Return the queue manager by which each connection is divided, or its own key if it has none."""
     found, where = np.unique(managers[:, 1:], return_inverse=True)
     one, other = where.reshape(-1, 2).T
     met = np.unique(one << 32 | other)
@@ -176,12 +176,12 @@ def _homes(keys: NDArray[np.uint64], managers: NDArray[np.uint64]) -> NDArray[np
     place, manager = place[keep], manager[keep]
     homes = keys.copy()
     order = np.lexsort((manager, others[manager], place))[::-1]
-    homes[place[order]] = found[manager[order]]  # the last one stays
+    homes[place[order]] = found[manager[order]]  # the last assignment wins
     return homes
 
 
 def divided(connections: NDArray[np.uint64], data: bytes, where: Places) -> Iterator[tuple[int, int, bytes]]:
-    """What the shares get of a piece: share, size, packed frames."""
+    """Divide a piece. Yield share, size and packed frames."""
     sizes = connections[:, 1].astype(np.int64)
     shares = where.shares[np.searchsorted(where.keys, connections[:, 0])]
     used = np.unique(shares).tolist()
@@ -197,7 +197,7 @@ def divided(connections: NDArray[np.uint64], data: bytes, where: Places) -> Iter
 
 
 def divides_streams(found: Sequence[Partial]) -> bool:
-    """Does more than one task know something of a stream, or may the holes of another task concern it?"""
+    """Test whether several tasks have data on one stream, or gaps of one task may concern another."""
     if len(found) < 2:
         return False
     streams = Counter(key for own in found for key in set(own.streams()))
@@ -208,7 +208,7 @@ def divides_streams(found: Sequence[Partial]) -> bool:
     pairs = Counter(hosts for own in found for hosts in own.missed_pairs())
     for own in found:
         if np.isin(own.findings["detail"], STRAY).any():
-            return True  # its task does not know what others have seen of the sequence
+            return True  # other tasks may have seen the sequence
         sources_elsewhere = sources - Counter(own.missed_sources())
         pairs_elsewhere = pairs - Counter(own.missed_pairs())
         kept = own.sequences
@@ -228,7 +228,7 @@ def divides_streams(found: Sequence[Partial]) -> bool:
 
 
 def _route_task(files: Sequence[str], tasks: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    gc.freeze()  # what is imported; pyspark collects garbage after each task, which took five times as long as the task
+    gc.freeze()  # imports; else pyspark's collection after each task takes 5 times as long as the task
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for batch in batches:
@@ -245,7 +245,7 @@ def _route_task(files: Sequence[str], tasks: int, batches: Iterable[pa.RecordBat
 
 
 def _divide_task(where: Places, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    gc.freeze()  # as above
+    gc.freeze()  # as in _route_task
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for batch in batches:
@@ -258,7 +258,7 @@ def _divide_task(where: Places, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 
 
 def _batches(rows: Iterable[tuple[Any, ...]], columns: str) -> Iterator[pa.RecordBatch]:
-    """columns: names and types as Spark has them."""
+    """columns: names and types in Spark's form."""
     types = {"long": pa.int64(), "int": pa.int32(), "binary": pa.binary()}
     fields = [pa.field(name, types[kind]) for name, kind in (column.split() for column in columns.split(", "))]
     waiting: list[tuple[Any, ...]] = []
@@ -281,8 +281,8 @@ def _batches(rows: Iterable[tuple[Any, ...]], columns: str) -> Iterator[pa.Recor
 def _replay_task(
     files: Sequence[str], start: int, read: Sequence[Gathered], strays: bool, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """strays: other tasks know more."""
-    gc.freeze()  # as above
+    """strays: other tasks have further data."""
+    gc.freeze()  # as in _route_task
     chunks = (
         Chunk(low, part >> _PIECE_BITS, _unpacked(size, packed))
         for batch in batches
@@ -292,7 +292,7 @@ def _replay_task(
     )
     auditor = Auditor(start, strays)
     auditor.take(Decoder(files).gathered(read, chunks, BATCH_ROWS, COLUMNS))
-    # In pieces: of what comes to the driver, Spark's JVM holds several copies of a row. size: with the last one.
+    # Split, because Spark's JVM holds several copies of a row for the driver. The last row has the size.
     data = pickle.dumps(auditor.partial(), pickle.HIGHEST_PROTOCOL)
     packed = pa.Codec("zstd", 1).compress(data, asbytes=True)
     for begin in range(0, len(packed), _BATCH_BYTES):

@@ -1,9 +1,9 @@
-"""The audit of captures, in this process or in Spark's tasks.
+"""The audit of captures, in this process or in Spark tasks.
 
     result = run(["a.pcap", "b.pcap"])              # in this process
-    result = run(paths, spark=spark_session(master))      # in Spark's tasks
+    result = run(paths, spark=spark_session(master))      # in Spark tasks
 
-What the result says, and when, is in result. With Spark, stages says which task does what.
+Module result defines the findings. Module stages divides the work among Spark tasks.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ordack.config.paths import is_local, total_size
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FILES_NAMED = 3  # in a complaint
-SHARE_BYTES = 128 << 20  # at least, which take 0.3 s; a task takes a tenth of a second to start
-FEW_SHARES = 8  # below, one task is faster
-SHARES_MAX = 512  # each file hands something to each share
+FILES_NAMED = 3  # in an error message
+SHARE_BYTES = 128 << 20  # least, 0.3 s of work; a task takes 0.1 s to start
+FEW_SHARES = 8  # with fewer, one task is faster
+SHARES_MAX = 512  # each file has output for each share
 WORST_MAX = 1000
 
 Progress = Callable[[int], None]
 
 
 class CaptureUnusable(Exception):
-    """Nothing of the input can be audited; the text names the file and says why."""
+    """The input has nothing to audit. The text names the file and the reason."""
 
 
 def run(
@@ -44,11 +44,11 @@ def run(
     parts: int | None = None,
     progress: Progress | None = None,
 ) -> AuditResult:
-    """Audit files that are one capture together.
+    """Audit files that form one capture.
 
-    spark: its tasks do it, if it is divided; else this process does. parts: into how many shares the connections are
-    divided; by default `shares` says it. progress: called with numbers of packets as this process has done them.
-    Raises CaptureUnusable, and OSError for a file that cannot be read.
+    spark: run in Spark tasks if the audit is divided, else in this process. parts: number of shares of the connections;
+    `shares` computes the default. progress: called with numbers of packets done in this process. Raises
+    CaptureUnusable, and OSError if a file cannot be read.
     """
     files = columnar.in_order(paths)
     if not files:
@@ -66,14 +66,14 @@ def run(
 
 
 def shares(size: int, places: int | None) -> int:
-    """Into how many shares an audit of so many bytes is divided: 128 MiB at least for each, and no more than there are
-    places for tasks; 1 if that is less than 8, because one process is faster then. places: None if nobody knows."""
+    """Return the number of shares for `size` bytes: at least 128 MiB each, and at most one for each place of a task.
+    Below 8 shares return 1, because one process is faster. places: None if unknown."""
     parts = min(places or SHARES_MAX, SHARES_MAX, size // SHARE_BYTES)
     return parts if parts >= FEW_SHARES else 1
 
 
 def _problem(path: str) -> str:
-    """Why there is nothing to look at in this file."""
+    """Explain why a file has nothing to audit."""
     decoder = columnar.Decoder([path])
     for _ in decoder.batches(BATCH_ROWS, COLUMNS, finish=True):
         pass
@@ -90,7 +90,7 @@ def _problem(path: str) -> str:
 
 
 def require_packets(result: AuditResult) -> None:
-    """Raises CaptureUnusable if there was no packet of the protocol, so that nothing could be judged."""
+    """Raise CaptureUnusable if the capture has no packet of the protocol, because then nothing was judged."""
     if result.summary["packets"]:
         return
     files = ", ".join(result.paths[:FILES_NAMED])
@@ -107,7 +107,7 @@ def require_packets(result: AuditResult) -> None:
 
 
 def result_of(paths: Sequence[str], partials: Sequence[Partial]) -> AuditResult:
-    """What all tasks together say of the files. Raises CaptureUnusable."""
+    """Merge the results of all tasks. Raises CaptureUnusable."""
     if not any(partial.frames for partial in partials):
         raise CaptureUnusable("; ".join(map(_problem, paths)) or "there is no capture")
     base = np.cumsum([0] + [len(partial.connections) for partial in partials]).tolist()
@@ -119,7 +119,7 @@ def result_of(paths: Sequence[str], partials: Sequence[Partial]) -> AuditResult:
             connections[found[-1].connection] = partial.ends_of(int(row["connection"]))
     found.sort(key=lambda item: (isinstance(item, Unknown), item.packets[-1].time if item.packets else 0))
     streams = sorted((report for partial in partials for report in partial.reports()), key=lambda one: one.stream)
-    # Each task knows of all files; one that saw no row does not tell.
+    # Each task knows all files. A task without rows reports no gaps.
     gaps = max((partial.gaps for partial in partials), key=len)
     result = AuditResult(
         summary=_summary(partials, streams),
@@ -144,7 +144,7 @@ def _trouble(report: StreamReport) -> tuple[int, ...]:
 
 
 def _summary(partials: Sequence[Partial], streams: Sequence[StreamReport]) -> dict[str, Any]:
-    """Without what AuditResult.add_damages says."""
+    """Build the summary without the fields of AuditResult.add_damages."""
     counts = np.sum([partial.kind_counts for partial in partials], axis=0)
     violations, unknowns = (Counter(dict(zip(KINDS, of_kinds))) for of_kinds in counts.tolist())
     total = Counter[str]()
@@ -179,7 +179,7 @@ def _summary(partials: Sequence[Partial], streams: Sequence[StreamReport]) -> di
 
 
 def _places(spark: SparkSession) -> int | None:
-    """A cluster does not know: its executors may not have registered yet, and more of them may come."""
+    """Return None for a cluster: executors may register later."""
     if not is_local(spark.sparkContext.master or "local"):
         return None
     return spark.sparkContext.defaultParallelism

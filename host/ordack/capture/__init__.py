@@ -1,1 +1,1 @@
-"""Packet captures: packets one by one or as columns, and packets as text and JSON."""
+"""Packet captures: packets one at a time, packets as columns, and packets as text and JSON."""

@@ -1,4 +1,4 @@
-"""Captures to column batches: the C core's mqqb_capture behind numpy arrays."""
+"""Read captures into column batches: numpy arrays around the C core's mqqb_capture."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from ordack.config.paths import each
 
 Words = NDArray[np.uint32]
 
-# In the order of the enumerations in mqqb_scan.h and mqqb_capture.h.
+# Same order as the enumerations in mqqb_scan.h and mqqb_capture.h.
 SCAN_COLUMNS = (
     "offset", "total_size", "kind", "status", "base_flags", "time_to_reach_queue", "internal_flags", "session_offset",
     "ack_sequence_number", "recoverable_msg_ack_seq_number", "recoverable_msg_ack_flags", "user_msg_sequence_number",
@@ -41,15 +41,15 @@ DETAIL_COLUMNS = (
 COLUMNS = SCAN_COLUMNS + PLACE_COLUMNS + DETAIL_COLUMNS
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 
-_BEGINNING = 1 << 18  # bytes of what was packed that have its first frame, but for odd cases
-_LABEL_BYTES = 64  # of an average label at most, before a batch is full early
+_BEGINNING = 1 << 18  # unpacked bytes that normally contain the first frame
+_LABEL_BYTES = 64  # average label; longer ones end a batch early
 
 
 class PacketQueue(NamedTuple):
-    """A queue as packets name it: selector as in UserHeader.Flags.DQ, bytes of the name, format name as text.
+    """A queue as named in packets: selector of UserHeader.Flags.DQ, bytes of the name, format name as text.
 
-    A private queue without a GUID is one of the receiving (in replies: of the sending) queue manager: its text has
-    zeros for the GUID.
+    A private queue without a GUID belongs to the receiving queue manager, or in replies to the sending one. Its text
+    has zeros for the GUID.
     """
 
     selector: int
@@ -58,7 +58,7 @@ class PacketQueue(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Why a file could be read only in part, the last frame that could, and the greatest time so far, -1 if none."""
+    """Why a file was read only in part. frame: last readable frame. latest: greatest time so far, -1 if none."""
 
     path: str
     text: str
@@ -67,8 +67,8 @@ class Damage(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """What a task has read of a file. frames; unread: of these, those of unknown link types; span: times of its first
-    frame and its greatest one, None if it has none."""
+    """What a task read of a file. unread: frames of unknown link types. span: time of the first frame and greatest
+    time, None without frames."""
 
     frames: int
     unread: int
@@ -77,8 +77,7 @@ class Gathered(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Frames of a file that a task has gathered. low: none of these, and of chunks that follow, has a moment before
-    it."""
+    """Frames of a file, gathered by a task. low: lower bound of the moments in this chunk and in later chunks."""
 
     low: int
     file: int
@@ -87,7 +86,7 @@ class Chunk(NamedTuple):
 
 @cache
 def structure(name: str) -> np.dtype[Any]:
-    """The numpy type of a structure of the C core."""
+    """Return the numpy type of a structure of the C core."""
     return _numpy(ffi.typeof(name))
 
 
@@ -114,25 +113,25 @@ Routed = NDArray[Any]
 WINDOW_NS: int = lib.MQQB_CAPTURE_WINDOW
 ROUTED = structure("mqqb_capture_routed")
 HEAD_BYTES = ffi.sizeof("mqqb_capture_frame")
-_ROUTED_FRAMES = 1 << 12  # at once
-_KEPT_BYTES = 32 << 20  # of a file that was read, which stay in this process's memory
-_STEP_BYTES = 16 << 20  # of a file that are read at once, if few frames are of port 1801
+_ROUTED_FRAMES = 1 << 12  # read at once
+_KEPT_BYTES = 32 << 20  # of a read file that stay mapped
+_STEP_BYTES = 16 << 20  # of a file that are read at once if few frames have port 1801
 
 
 class Merge:
-    """Frames that wait for others before them."""
+    """Frames that wait for earlier frames."""
 
     def __init__(self, rows: Routed | None = None) -> None:
         self.waiting = np.empty(0, ROUTED) if rows is None else rows
         self._new: list[Routed] = []
 
     def add(self, rows: Routed) -> None:
-        """rank: the number of the file."""
+        """Add frames. Their rank is the number of their file."""
         if len(rows):
             self._new.append(rows)
 
     def pending(self) -> Routed:
-        """All that wait, in order; to be changed in place."""
+        """Return all waiting frames in order. The caller may change them in place."""
         if self._new:
             rows = np.concatenate([self.waiting, *self._new])
             self._new.clear()
@@ -143,7 +142,7 @@ class Merge:
         return self.waiting
 
     def take(self, moment: int | None) -> Routed:
-        """Those before this moment, in order; None: all."""
+        """Remove and return the frames before this moment, in order. None: all frames."""
         rows = self.pending()
         cut = len(rows) if moment is None else int(np.searchsorted(rows["moment"], moment))
         self.waiting = rows[cut:]
@@ -151,10 +150,10 @@ class Merge:
 
 
 class Router:
-    """A file whose frames of port 1801 are looked for, from its beginning on.
+    """Finds the frames of port 1801 in a file, from its beginning.
 
-    latest: the greatest time so far, -1 if there is no frame; what comes later has no moment more than WINDOW_NS before
-    it. first: the time of the first frame. damage: why the file could be read only in part.
+    latest: greatest time so far, -1 without frames; later frames are at most WINDOW_NS older. first: time of the first
+    frame. damage: why the file was read only in part.
     """
 
     def __init__(self, number: int, path: str, part: int = 0, parts: int = 1) -> None:
@@ -164,7 +163,7 @@ class Router:
         self._pointers = ffi.new("uint8_t *[]", [self.file.pointer] * (number + 1))
         c.files, c.file, c.capacity = ffi.cast("const uint8_t *const *", self._pointers), number, 16
         c.part, c.parts = part, parts
-        c.connections_size, c.segments_size = 1, 2  # of which none is made
+        c.connections_size, c.segments_size = 1, 2  # routing makes none
         self._table = np.empty(_ROUTED_FRAMES, ROUTED)
         self.latest: int = -1
         self.first: int = -1
@@ -174,7 +173,7 @@ class Router:
         lib.mqqb_capture_start(c)
 
     def more(self) -> Routed:
-        """Some of the next frames; at first, only one is looked at."""
+        """Return some of the next frames. The first call examines only one frame."""
         c = self.c
         c.routed, c.routed_size = ffi.from_buffer("mqqb_capture_routed[]", self._table), len(self._table)
         c.routed_used = 0
@@ -194,20 +193,20 @@ class Router:
         return rows
 
     def release(self, waiting: Routed) -> None:
-        """Give back the memory of what is behind, unless one of these frames is there."""
+        """Release the memory of frames already read, unless a waiting frame is in it."""
         if self.c.cursor >= self._released + _KEPT_BYTES:
             places = waiting["place"][waiting["file"] == self.number]
             self._released = int(places.min(initial=self.c.cursor))
             self.file.release(self._released)
 
     def close(self) -> None:
-        """Nothing refers to the file any more. Raises OSError if an object in a bucket was replaced meanwhile."""
+        """Close the file. Nothing may refer to its memory. Raise OSError if an object in a bucket was replaced."""
         self.file.check()
         self.file.close()
 
 
 def bytes_of(pointer: Any, rows: Routed, out: Any) -> NDArray[np.uint64]:
-    """Copies frames of a file to `out`, one behind the other. Returns their places there."""
+    """Copy frames of a file to `out`, adjacent to each other. Return their places there."""
     which = np.arange(len(rows), dtype=np.uint32)
     rows = np.ascontiguousarray(rows)
     lib.mqqb_capture_gather(
@@ -238,12 +237,12 @@ _STATE = ("paths", "damages", "spans", "closed", "frames", "unread", "_read", "_
 
 
 class Decoder(Tables):
-    """What the codes in batches mean. It grows while batches are taken.
+    """Resolves the codes in batches. Codes are added while batches are taken.
 
-    paths: the files, in the order of their first frames. damages: files that could be read only in part, so far.
-    frames: frames read so far; unread: those of them with a link type that is not supported, or with headers that are
-    cut off. spans: {number of a file: times of its first frame and its greatest one so far, ns since 1970}, of the last
-    one before those read now, and these. closed: those that are read. latest: the greatest time of all files so far.
+    paths: files, in the order of their first frames. damages: partly readable files. frames: frames read. unread:
+    frames with an unsupported link type or truncated headers. spans: {number of a file: time of its first frame and
+    greatest time, ns since 1970}, for the files of the current call and the file before them. closed: files read to the
+    end. latest: greatest time of all files.
     """
 
     def __init__(self, paths: Sequence[str], part: int = 0, parts: int = 1) -> None:
@@ -254,12 +253,12 @@ class Decoder(Tables):
         self.closed: set[int] = set()
         self.frames = self.unread = 0
         self._queue_names: dict[int, PacketQueue] = {}
-        self._read = self._last = 0  # files; frames of the last one
+        self._read = self._last = 0  # number of files; frames of the last file
         self.latest = -1
         self._merge = Merge()
 
     def __getstate__(self) -> dict[str, Any]:
-        """To read on elsewhere, with more paths."""
+        """Save the state, so that another process can continue with more paths."""
         own = {name: getattr(self, name) for name in _STATE}
         return super().__getstate__() | own | {"waiting": self._merge.waiting.copy()}
 
@@ -280,10 +279,10 @@ class Decoder(Tables):
         correlations: bool = False,
         hold: bool = False,
     ) -> Iterator["PacketColumns"]:
-        """The packets of the paths that were added since the last call.
+        """Yield the packets of the paths added since the last call.
 
-        rows: of a batch at most, at least 16. columns: only these. labels, correlations: labels as text and
-        CorrelationID, too. finish: the capture ends there, and no path can be added. hold: frames wait for those of
+        rows: maximum of a batch, at least 16. columns: names of columns. labels, correlations: add labels as text, and
+        CorrelationIDs. finish: the capture ends, and no path may be added. hold: keep frames that may follow frames of
         later paths.
         """
         number, self._read = self._read, len(self.paths)
@@ -301,7 +300,7 @@ class Decoder(Tables):
         yield from reader.end(finish)
 
     def _ordered(self, number: int, pointers: Any, hold: bool) -> Iterator[Routed]:
-        """The frames of the files from this one on, in the order of their moments."""
+        """Yield the frames of the files from `number` on, ordered by moment."""
         active: list[Router] = []
         numbers = iter(range(number, self._read))
         ahead = self._open(numbers, pointers)
@@ -322,12 +321,12 @@ class Decoder(Tables):
         yield self._merge.take(self._limit(hold))
 
     def _limit(self, hold: bool) -> int | None:
-        """What has a moment before this can be read: files that follow begin at most WINDOW_NS before the latest frame,
-        and have frames that belong as much before their first one."""
+        """Return the moment before which frames can be read. A later file begins at most WINDOW_NS before the latest
+        frame, and its frames may be WINDOW_NS older than its first frame."""
         return self.latest - 2 * WINDOW_NS if hold else None
 
     def _open(self, numbers: Iterator[int], pointers: Any) -> Router | None:
-        """The next file, and its first frame; those without one are done."""
+        """Open the next file that has a frame. Close files without frames."""
         c = self.c
         for number in numbers:
             router = Router(number, self.paths[number], c.part, c.parts)
@@ -352,7 +351,7 @@ class Decoder(Tables):
             self.damages.append(Damage(router.path, router.damage, int(router.c.frame), router.latest))
 
     def _close(self, router: Router, pointers: Any) -> None:
-        """What waits of a file that was read is in memory of its own from now on."""
+        """Move the waiting frames of a read file to separate memory, and close the file."""
         waiting = self._merge.pending()
         own = np.flatnonzero(waiting["file"] == router.number)
         rows = waiting[own]
@@ -368,16 +367,16 @@ class Decoder(Tables):
     def gathered(
         self, read: Sequence[Gathered], chunks: Iterable[Chunk], rows: int, columns: Sequence[str]
     ) -> Iterator["PacketColumns"]:
-        """The packets in frames that were read elsewhere. read: of each file; chunks: in the order of their lows."""
+        """Yield the packets in gathered frames. read: one item a file. chunks: ordered by low."""
         tables = [_Table(rows, columns) for _ in range(2)]
         self.damages += [file.damage for file in read if file.damage]
         self.frames, self.unread = sum(file.frames for file in read), sum(file.unread for file in read)
         self.spans = {number: file.span for number, file in enumerate(read) if file.span}
         self.closed = set(range(len(read)))
         self.latest = max((latest for _, latest in self.spans.values()), default=-1)
-        files = np.zeros(64, np.uint32)  # of each chunk, which is a file for the C core
+        files = np.zeros(64, np.uint32)  # file of each chunk; the C core treats a chunk as a file
         reader, pointers = _BatchReader(self, tables, rows, files), ffi.new("uint8_t *[]", len(files))
-        held: dict[int, tuple[int, bytes]] = {}  # chunks: their last moments
+        held: dict[int, tuple[int, bytes]] = {}  # chunk: its last moment and data
         for number, chunk in enumerate(chunks):
             self.c.files = ffi.cast("const uint8_t *const *", pointers)
             yield from reader.read(self._merge.take(chunk.low))
@@ -402,13 +401,13 @@ class Decoder(Tables):
         yield from reader.end(True)
 
     def forget(self, numbers: Words) -> None:
-        """Forget connections, as mqqb_capture_forget says, when all batches were taken."""
+        """Forget connections through mqqb_capture_forget. Take all batches before."""
         lib.mqqb_capture_forget(self.c, ffi.from_buffer("uint32_t[]", numbers))
-        self.grow(lib.MQQB_CAPTURE_GROW_DICTIONARY)  # with new indexes
+        self.grow(lib.MQQB_CAPTURE_GROW_DICTIONARY)  # rebuilds the indexes
 
     def begin(self, most: int) -> tuple[bool, float]:
-        """Reads no more than the first file's first frame, and of a packed file about `most` bytes: does the file begin
-        as pcap and pcapng do; the frame's time, s since 1970, infinity if there is none."""
+        """Read up to the first file's first frame, and about `most` unpacked bytes. Return whether the file is pcap or
+        pcapng, and the frame's time (s since 1970; infinity without frames)."""
         c, file = self.c, CaptureFile(self.paths[0], most)
         pointers = ffi.new("uint8_t *[]", [file.pointer])
         c.files, c.capacity, c.pause = ffi.cast("const uint8_t *const *", pointers), 16, 1
@@ -419,32 +418,32 @@ class Decoder(Tables):
 
     @property
     def connections(self) -> int:
-        """How many there are: their numbers are below."""
+        """Number of connections. Connection numbers are below it."""
         return int(self.c.connections_used)
 
     @property
     def queue_managers(self) -> int:
-        """The highest code of a queue manager."""
+        """Highest code of a queue manager."""
         return len(self._managers)
 
     @property
     def queues(self) -> int:
-        """The highest code of a queue."""
+        """Highest code of a queue."""
         return len(self._queues)
 
     def queue_manager(self, code: int) -> bytes:
-        """GUID, 16 bytes of the wire. IndexError if there is no such code."""
+        """Return the GUID as 16 wire bytes. Raise IndexError for an unknown code."""
         return self._managers.entry(code)[1]
 
     def queue(self, code: int) -> PacketQueue:
-        """Name of a queue. IndexError if there is no such code."""
+        """Return the name of a queue. Raise IndexError for an unknown code."""
         name = self._queue_names.get(code)
         if name is None:
             name = self._queue_names[code] = _queue_name(*self._queues.entry(code))
         return name
 
     def ends(self, first: int = 0) -> Words:
-        """Of each connection from the first one on, its two ends as words."""
+        """Return the two ends of each connection from `first` on, as words."""
         size, at = ffi.sizeof("mqqb_capture_connection"), ffi.offsetof("mqqb_capture_connection", "end")
         table = np.frombuffer(self._connections, np.uint8).reshape(-1, size)[first : self.connections]
         return table[:, at : at + 2 * ffi.sizeof("mqqb_capture_end")].copy().view(np.uint32).reshape(-1, 2, 5)
@@ -452,12 +451,11 @@ class Decoder(Tables):
 
 @dataclass(frozen=True, slots=True)
 class PacketColumns:
-    """Rows in the order in which packets were completed. All arrays have `rows` items.
+    """Rows in the order in which packets become complete. All arrays have `rows` items.
 
-    columns: {name: uint32 array}; names are those of MQQB_SCAN_* and MQQB_CAPTURE_* in lower case. time: int64, ns
-    since 1970. pointers: `mqqb_capture_columns *` of the same arrays, for C. label_end, label_text, correlation_id:
-    only if wanted: int32, rows + 1 of them; bytes of UTF-8; 20 bytes a row. Arrays are used again for the batch after
-    the next: copy what has to last.
+    columns: {MQQB_SCAN_* or MQQB_CAPTURE_* name in lower case: uint32 array}. time: int64, ns since 1970. pointers:
+    `mqqb_capture_columns *` of the arrays, for C. Optional: label_end (int32, rows + 1 items), label_text (UTF-8
+    bytes), correlation_id (20 bytes a row). The batch after the next reuses the arrays: copy lasting data.
     """
 
     rows: int
@@ -474,7 +472,7 @@ class PacketColumns:
 
 
 class _BatchReader:
-    """Takes frames in their order, and gives batches. files: number of the file of each part, if those are files."""
+    """Reads ordered frames into batches. files: number of the file of each chunk, if chunks are read."""
 
     def __init__(self, decoder: Decoder, tables: Sequence["_Table"], rows: int, files: Words | None = None) -> None:
         self._decoder, self._tables, self._turn, self.files = decoder, tables, 0, files
@@ -513,7 +511,7 @@ class _Table:
     """Memory for the rows of one batch."""
 
     def __init__(self, rows: int, columns: Sequence[str], labels: bool = False, correlations: bool = False) -> None:
-        # Columns a multiple of 4 KiB apart would fall on the same cache lines.
+        # Columns a multiple of 4 KiB apart would share cache lines.
         stride = (rows + 15) // 16 * 16 + 16
         self._words = np.empty((len(columns), stride), np.uint32)
         self._time = np.empty(rows, np.int64)
@@ -533,7 +531,7 @@ class _Table:
             self.pointers.correlation_id = ffi.from_buffer("uint8_t[]", self._correlation_id)
 
     def batch(self, rows: int, decoder: Decoder, files: Words | None = None) -> PacketColumns:
-        """files: number of the file of each part, if those are in the column."""
+        """files: number of the file of each chunk, if the column has numbers of chunks."""
         if files is not None:
             words = self._words[self._names.index("file"), :rows]
             words[:] = files[words]
@@ -550,25 +548,25 @@ class _Table:
 
 
 def hosts_of(ends: Words) -> list[tuple[bytes, bytes]]:
-    """The addresses of the two ends of connections."""
+    """Return the addresses of the two ends of each connection."""
     words = ends.copy()
-    words[:, :, 4] >>= 16  # the port goes
+    words[:, :, 4] >>= 16  # drops the port
     return list(map(tuple, words.view("V20").reshape(-1, 2).tolist()))
 
 
 def is_capture(path: str) -> bool:
-    """Does this file begin as pcap and pcapng do? OSError if it cannot be read."""
+    """Test whether a file begins as pcap or pcapng. Raise OSError if it cannot be read."""
     return Decoder([path]).begin(_BEGINNING)[0]
 
 
 def first_time(path: str) -> float:
-    """Time of a file's first frame, s since 1970; infinity if it has none. OSError if it cannot be read."""
+    """Return the time of a file's first frame, s since 1970; infinity without frames. Raise OSError if unreadable."""
     found = Decoder([path]).begin(_BEGINNING)[1]
     return found if found < float("inf") else Decoder([path]).begin(UNPACKED_MAX)[1]
 
 
 def in_order(paths: Sequence[str | Path]) -> list[str]:
-    """Files by the time of their first frame. OSError if one cannot be read."""
+    """Sort files by the time of their first frame. Raise OSError if a file cannot be read."""
     names = list(map(str, paths))
     return [name for _, name in sorted(zip(each(first_time, names), names, strict=True))]
 
@@ -584,11 +582,11 @@ def batches(
     correlations: bool = False,
     ordered: bool = False,
 ) -> Iterator[PacketColumns]:
-    """The packets of a capture that is in one or more files, in the order of their first frames.
+    """Yield the packets of a capture in one or more files, ordered by first frame.
 
-    Of the connections, those whose hash modulo parts is part. columns: None for SCAN_COLUMNS and PLACE_COLUMNS.
-    ordered: paths are in their order. Other arguments: as of Decoder.batches. Memory grows with the number of
-    connections, not with the size of the files. OSError if a file cannot be read; Decoder.damages has what is wrong.
+    part, parts: only connections whose hash modulo parts is part. columns: None for SCAN_COLUMNS and PLACE_COLUMNS.
+    ordered: paths are sorted already. Other arguments: see Decoder.batches. Memory grows with the number of
+    connections, not with the files. Raise OSError if a file cannot be read. Decoder.damages lists damaged files.
     """
     if not 0 <= part < parts or rows < 16:
         raise ValueError(f"part {part} of {parts}, {rows} rows: part counts from 0, and a batch has at least 16 rows")

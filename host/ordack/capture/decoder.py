@@ -1,4 +1,4 @@
-"""Packets of captures, raw bytes or hex text as fields, for `ordack decode`; its JSON: host/docs/commands.md."""
+"""Decode captures, raw packets and hex text to fields for `ordack decode`. JSON: host/docs/commands.md."""
 
 import binascii
 import codecs
@@ -54,15 +54,12 @@ PROPERTIES_FLAGS: Bits = (("PA", 1), ("PR", 1), ("NA", 1), ("NR", 1), ("X", 4))
 DEBUG_FLAGS: Bits = (("QT", 2), ("X2_X15", 14))
 PING_FLAGS: Bits = (("RC", 1), ("RF", 1), ("X", 14))
 
-# ---- fixed parts: wire name, offset, attribute, names of bits -----------------------------------
+# Offsets come from mqqb.h. The function of a header adds Fields that are computed or have no fixed offset, as
+# `_properties` does. Fields about the whole packet end the first section, which `_message` or `sections` builds.
+# `core.packet_total` gives the size of a whole packet; `packet_size` excludes a message's SessionHeader.
 #
-# Offsets are those of mqqb.h. What is computed, or has no fixed place, is a Field in the function of its header, as in
-# `_properties`. What is so of a whole packet is the last field of its first section, which is made in `_message` for
-# messages and acknowledgements, in `sections` for pings and for all others. A whole packet's size is
-# `core.packet_total`, for `packet_size` leaves out the SessionHeader behind a message.
-#
-# What is not on the wire has a name in small letters, and no place in the dissector (`padding_length` alone is its
-# Padding) nor in vectors.json: tests/audit/test_decode.py takes it out of what it compares, as `MessageClass_name`.
+# Fields with lower-case names are not on the wire. The dissector (except `padding_length`, its Padding) and
+# vectors.json omit them; tests/audit/test_decode.py ignores them and `MessageClass_name`.
 
 Layout = list[tuple[str, int, str, Bits | None]]
 _ATTRIBUTES = {"recoverable_msg_seq_number": "recoverable_msg_sequence_number"}
@@ -70,7 +67,7 @@ _WORDS = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def _layout(part: int, names: str, **bits: Bits) -> Layout:
-    """names: in wire order; behind a slash, how many words of mqqb.h a field takes. bits: of fields that have names."""
+    """names: fields in wire order; `/` precedes a number of mqqb.h words above 1. bits: tables of bit names."""
     found: Layout = []
     words, at = iter(core_py._FORMATS[part][1:]), 0  # noqa: SLF001 - made by c_core/layout.py
     for name, _, count in (item.partition("/") for item in names.split()):
@@ -159,9 +156,9 @@ def _note(name: str, value: int) -> str:
 
 
 class Field(NamedTuple):
-    """name and value as in the JSON; offset in the packet; note: what the value means.
+    """A field with the name and value of the JSON. offset: in the packet. note: the value's meaning.
 
-    A value with parts is a tuple of Fields; several of them are a list.
+    A composite value is a tuple of Fields. A repeated composite is a list of tuples.
     """
 
     name: str
@@ -171,7 +168,7 @@ class Field(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A header. offset in the packet."""
+    """A header. offset: in the packet."""
 
     name: str
     offset: int
@@ -426,7 +423,7 @@ def _ack_body(body: streams.OrderAckBody | headers.FinalAckBody, at: int) -> Sec
 
 
 def sections(packet: Packet) -> list[Section]:
-    """The packet's headers in wire order, with every field."""
+    """Return the packet's headers in wire order, with every field."""
     if isinstance(packet, Ping):
         return [Section("PingPacket", 0, _fixed(packet, 0, PING))]
     if isinstance(packet, headers.UserMessage):
@@ -451,11 +448,11 @@ def sections(packet: Packet) -> list[Section]:
 
 
 class InputError(Exception):
-    """The file cannot be decoded; the text says why."""
+    """The file cannot be decoded. The text gives the reason."""
 
 
 class Decoded(NamedTuple):
-    """What was found at one place: a packet or an error. connection, frame and time only from a capture."""
+    """A packet or an error at one offset. Only captures give connection, frame and time (s since 1970)."""
 
     offset: int
     packet: Packet | None
@@ -465,7 +462,7 @@ class Decoded(NamedTuple):
     time: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `ordack decode --json` prints."""
+        """Return the object that `ordack decode --json` prints."""
         kind = "malformed" if self.packet is None else type(self.packet).__name__
         fields: dict[str, Any]
         result: dict[str, Any] = {"packet": kind, "offset": self.offset}
@@ -508,7 +505,7 @@ def _is_ping(data: bytes, at: int) -> bool:
 
 
 def decode_bytes(data: bytes) -> Iterator[Decoded]:
-    """Packets that follow each other without gaps; pings among them are taken by their signature."""
+    """Decode adjacent packets. A ping is recognized by its signature."""
     at = 0
     total = array("I", [0])
     while at < len(data):
@@ -522,9 +519,9 @@ def decode_bytes(data: bytes) -> Iterator[Decoded]:
 
 
 def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded]:
-    """The packets of a pcap or pcapng file. InputError at its end if it is damaged, or nothing of it could be read.
+    """Yield the packets of a pcap or pcapng file. Raise InputError at the end if the file is damaged or unreadable.
 
-    first: what was read of the file already. warn gets a sentence if there are frames that could not be read.
+    first: bytes already read from the file. warn receives a sentence if frames could not be read.
     """
     tally = reading.Tally()
     damage = ""
@@ -546,7 +543,7 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
 
 
 def _from_hex(first: bytes, file: BinaryIO) -> bytes:
-    """The bytes that a hex text stands for. Read in pieces: a large file that is no hex text is refused at once."""
+    """Convert hex text to bytes. Reading in pieces refuses a large file of another kind at once."""
     encoding = json.detect_encoding(first)
     if any(first) and not encoding.startswith("utf-8"):
         raise InputError(f"{encoding} text: hex text has to be ASCII or UTF-8")
@@ -569,9 +566,9 @@ def _from_hex(first: bytes, file: BinaryIO) -> bytes:
 
 
 def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
-    """What a file holds: a capture by its magic number, raw packets by LIOR at offset 4, a raw ping, else hex text.
+    """Decode a capture (by magic number), raw packets (LIOR at offset 4), a raw ping or hex text.
 
-    warn gets what is to be said beside the packets. InputError if the file is none of these, or damaged.
+    warn receives remarks. Raise InputError if the file has none of these formats or is damaged.
     """
     first = file.read(8)
     if reading.is_packed(first):

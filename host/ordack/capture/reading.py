@@ -1,4 +1,4 @@
-"""Captures without numpy: files in memory, the C core's tables, and packets one by one, also from a pipe."""
+"""Read captures without numpy: files in memory, the C core's tables, and packets one at a time, also from a pipe."""
 
 import contextlib
 import ipaddress
@@ -33,31 +33,31 @@ _ERRORS = {
     ),
 }
 
-# ---- what was packed with gzip or zstd, in temporary files
+# ---- gzip and zstd files, unpacked to temporary files
 
 SUFFIXES = (".gz", ".zst")
-UNPACKED_MAX = 64 << 30  # bytes of one file: what claims to be more would fill the disk
+UNPACKED_MAX = 64 << 30  # bytes of one unpacked file: a larger one would fill the disk
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_PACKED_BYTES = 1 << 12  # that are unpacked at once: zstd makes at most 32,000 times as much of them
+_PACKED_BYTES = 1 << 12  # unpacked at once; zstd expands them at most 32,000 times
 
 
 class Unpacked(NamedTuple):
-    """An open file at its beginning, which is gone when it is closed. damage: why it has not all that was packed."""
+    """A temporary file, open at its beginning; closing deletes it. damage: why unpacked data is missing."""
 
     file: BinaryIO
     damage: str
 
 
 def is_packed(first: bytes) -> bool:
-    """Do these first four bytes of a file begin gzip's or zstd's?"""
+    """Test whether the first four bytes of a file are a gzip or zstd magic number."""
     return first.startswith((_GZIP, _ZSTD))
 
 
 def unpack(file: BinaryIO, first: bytes, size: int = UNPACKED_MAX) -> Unpacked:
-    """What is packed in a file, of which `first` was read already; about `size` bytes of it at most.
+    """Unpack a file to disk, up to about `size` bytes. first: bytes already read from the file.
 
-    It is on disk, not in memory, because it can be much more than is packed. Raises OSError, also if there is no room
-    for it where temporary files are (TMPDIR).
+    Unpacked data goes to disk because it can exceed memory. Raise OSError, also if the folder for temporary files
+    (TMPDIR) is full.
     """
     target = cast("BinaryIO", tempfile.TemporaryFile(prefix="ordack-"))  # noqa: SIM115 - the caller closes it
     damage = ""
@@ -78,7 +78,7 @@ def unpack(file: BinaryIO, first: bytes, size: int = UNPACKED_MAX) -> Unpacked:
 
 
 def _unpacked(file: BinaryIO, first: bytes) -> Iterator[bytes]:
-    """One member or frame after another, as the tools read them."""
+    """Unpack concatenated gzip members or zstd frames, as the gzip and zstd tools do."""
     decoder: Any = None
     data = first
     while data := data or file.read(_PACKED_BYTES):
@@ -88,7 +88,7 @@ def _unpacked(file: BinaryIO, first: bytes) -> Iterator[bytes]:
         yield decoder.decompress(data)
         data = b""
         if decoder.eof:
-            data = decoder.unused_data.lstrip(b"\0")  # gzip's may be filled up
+            data = decoder.unused_data.lstrip(b"\0")  # zeros may pad gzip
             decoder = None
     if decoder is not None:
         raise EOFError("its end is missing")
@@ -100,8 +100,8 @@ def _unpacked(file: BinaryIO, first: bytes) -> Iterator[bytes]:
 class TcpConnection(NamedTuple):
     """One incarnation of a TCP connection.
 
-    ends: address and port, as text, of the end that opened it (or, if no SYN was seen, of the lower end), and of the
-    other: the senders of directions 0 and 1. syn: its beginning was seen.
+    ends: "address:port" of the senders of directions 0 and 1. Direction 0 is the end that opened the connection, or the
+    lower end if the capture has no SYN. syn: the capture has the SYN.
     """
 
     ends: tuple[str, str]
@@ -109,8 +109,8 @@ class TcpConnection(NamedTuple):
 
 
 class CaptureFile:
-    """A file in memory; what lies behind is given back. damage: why not all of a packed one is in it. most: bytes of a
-    packed one that are needed. Raises OSError."""
+    """A file mapped into memory; release() frees pages already read. damage: why unpacked data is missing. most: bytes
+    needed of a packed file. Raises OSError."""
 
     def __init__(self, path: str, most: int = UNPACKED_MAX) -> None:
         self.damage = ""
@@ -119,7 +119,7 @@ class CaptureFile:
             file: BinaryIO = opened.enter_context(path_of(path).open("rb"))
             remote: Any = getattr(file, "raw", None)
             if isinstance(remote, RemoteFile):
-                first = remote.read(LEAST_BYTES)  # no more than the beginning
+                first = remote.read(LEAST_BYTES)  # only the beginning
             else:
                 first = file.read(LEAST_BYTES)
             self.packed = is_packed(first)
@@ -136,7 +136,7 @@ class CaptureFile:
         self._released = 0
 
     def read(self, c: Any) -> int:
-        """What mqqb_capture_read says when it has as much of the file as it needs."""
+        """Run mqqb_capture_read, fetching as much of the file as it needs, and return its status."""
         while True:
             c.size = self.size if self._part is None else self._part.there
             status = int(lib.mqqb_capture_read(c))
@@ -146,25 +146,25 @@ class CaptureFile:
             self._part.fetch()
 
     def check(self) -> None:
-        """Raises OSError if an object in a bucket was replaced while it was read."""
+        """Raise OSError if an object in a bucket was replaced during reading."""
         if self._part is not None:
             self._part.remote.check()
 
     def error(self, at: int, frame: int, status: int) -> str:
-        """What is wrong at this byte, behind this frame."""
+        """Describe the error at byte `at`, behind frame `frame`."""
         text = error_text(at, frame, status)
         if self.packed:
             text += f"; {self.damage}" if self.damage else ", in what was packed"
         return text
 
     def close(self) -> None:
-        """Nothing refers to it any more."""
+        """Unmap the file. Nothing may refer to its memory."""
         if self._map is not None:
             ffi.release(self.pointer)
             self._map.close()
 
     def release(self, cursor: int) -> None:
-        """These pages count for the process no longer. They are read again if something refers to them."""
+        """Release the pages before the cursor. A later access reads them again."""
         end = cursor // mmap.PAGESIZE * mmap.PAGESIZE
         if self._map is not None and end > self._released:
             self._map.madvise(mmap.MADV_DONTNEED, self._released, end - self._released)
@@ -172,8 +172,8 @@ class CaptureFile:
 
 
 class _Part:
-    """What was fetched of an object in a bucket, at its place in a temporary file as large as that; the rest takes no
-    room, and nobody else sees the file. there: behind the last byte that is in it; number: its descriptor."""
+    """The fetched part of an object in a bucket, in an anonymous sparse temporary file of the object's size. there: end
+    of the fetched bytes. number: file descriptor."""
 
     def __init__(self, remote: RemoteFile, first: bytes) -> None:
         with tempfile.TemporaryFile(prefix="ordack-") as made:
@@ -197,7 +197,7 @@ class _Part:
             left, self.there = left[count:], self.there + count
 
     def fetch(self) -> None:
-        """The next piece."""
+        """Fetch the next piece."""
         size = min(self._step, self.remote.size - self.there)
         self.remote.seek(self.there)
         self._put(self.remote.read(size))
@@ -205,19 +205,19 @@ class _Part:
 
 
 def error_text(at: int, frame: int, status: int) -> str:
-    """What a status of mqqb_capture_read says of a file at this byte, behind this frame."""
+    """Describe an error status of mqqb_capture_read at byte `at`, behind frame `frame`."""
     return f"at byte {at}, behind frame {frame}: {_ERRORS[status]}"
 
 
 def memory(size: int, old: bytes | mmap.mmap = b"") -> mmap.mmap:
-    """So many bytes, which begin with the old ones; the others are 0, and take no room before they are written."""
+    """Allocate `size` bytes that begin with `old`. Untouched pages are zero and take no memory."""
     made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     made[: len(old)] = old
     return made
 
 
 class Dictionary:
-    """Memory of a mqqb_capture_dictionary. end, names: what one that was saved had."""
+    """Memory of a mqqb_capture_dictionary. end, names: contents from saved()."""
 
     def __init__(self, c: Any, end: bytes = b"", names: bytes = b"") -> None:
         self._c = c
@@ -227,7 +227,7 @@ class Dictionary:
         self._attach()
 
     def saved(self) -> tuple[bytes, bytes]:
-        """What __init__ takes."""
+        """Return the arguments of __init__ that restore the contents."""
         return self._end[: 8 * (len(self) + 1)], self._bytes[: self._c.end[len(self)]]
 
     def _attach(self) -> None:
@@ -238,7 +238,7 @@ class Dictionary:
         self._c.bytes = ffi.from_buffer("uint8_t[]", self._bytes)
 
     def grow(self) -> None:
-        """The index is empty then: mqqb_capture_rehash has to follow."""
+        """Enlarge the memory. The index is empty afterwards: call mqqb_capture_rehash."""
         if self._capacity - self._c.count < self._capacity // 4:
             self._capacity *= 2
         if self._size - self._c.end[self._c.count] < 2 * lib.MQQB_CAPTURE_NAMES:
@@ -258,7 +258,7 @@ class Dictionary:
 
 
 class Tables:
-    """A mqqb_capture with the tables that it fills. kept: {number of a file that is gone: what waits of it}."""
+    """A mqqb_capture with its tables. kept: {number of a closed file: its pending frames}."""
 
     def __init__(self, part: int = 0, parts: int = 1) -> None:
         self.c = c = ffi.new("mqqb_capture *")
@@ -274,7 +274,7 @@ class Tables:
         lib.mqqb_capture_start(c)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What waits of the files read so far comes along, so they may go."""
+        """Include the pending frames of files read so far, so that the files may be closed."""
         c = self.c
         return {
             "c": bytes(ffi.buffer(c)),
@@ -299,9 +299,9 @@ class Tables:
         self.kept = {file: ffi.from_buffer("uint8_t[]", bytearray(raw)) for file, raw in state["kept"].items()}
 
     def keep(self, number: int, files: int = 0, room: int = 0, held: Collection[int] = ()) -> Any:
-        """The file c.file, which was read, goes: what waits of it is in memory of its own from now on, which is the
-        answer, before as much room as the caller needs. files: how many there are, if others are read meanwhile. held:
-        those of which the caller has something in that room."""
+        """Copy the pending frames of file c.file, which was read, to separate memory. Return that memory, with `room`
+        more bytes at its end for the caller. files: number of files, if others are read too. held: files whose frames
+        the caller keeps in such room."""
         there = bytearray(max([files - 1, number, *self.kept]) + 1)
         out = bytearray(lib.mqqb_capture_keep(self.c, ffi.NULL, ffi.from_buffer("uint8_t[]", there)) + room)
         pointer = ffi.from_buffer("uint8_t[]", out)
@@ -323,19 +323,19 @@ class Tables:
         self.c.segments_size = size
 
     def grow(self, status: int) -> None:
-        """As this MQQB_CAPTURE_GROW_* asks for."""
+        """Enlarge the tables that this MQQB_CAPTURE_GROW_* status names."""
         c = self.c
         if status == lib.MQQB_CAPTURE_GROW_SEGMENTS:
             self._grow_segments(2 * c.segments_size)
             return
-        # All indexes are filled again, so all are empty before.
+        # mqqb_capture_rehash fills all indexes, so all must be empty.
         self._grow_connections(c.connections_size * (2 if status == lib.MQQB_CAPTURE_GROW_CONNECTIONS else 1))
         self._managers.grow()
         self._queues.grow()
         lib.mqqb_capture_rehash(c)
 
     def connection(self, number: int) -> TcpConnection:
-        """Ends of a connection. IndexError if there is no such number."""
+        """Return the ends of a connection. Raise IndexError for an unknown number."""
         if not 0 <= number < self.c.connections_used:
             raise IndexError(f"there is no connection {number}")
         found = self.c.connections[number]
@@ -344,20 +344,20 @@ class Tables:
 
 
 def end_text(end: bytes) -> str:
-    """Address and port of a mqqb_capture_end."""
+    """Format address and port of a mqqb_capture_end."""
     word = int.from_bytes(end[16:], sys.byteorder)
     if word >> 16 & 1:
         return f"[{ipaddress.IPv6Address(end[:16])}]:{word & 0xFFFF}"
     return f"{ipaddress.IPv4Address(end[:4])}:{word & 0xFFFF}"
 
 
-# ---- packets one by one
+# ---- packets one at a time
 
 MAGICS = (b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\xc3\xd4", b"\x4d\x3c\xb2\xa1", b"\xa1\xb2\x3c\x4d", b"\x0a\x0d\x0d\x0a")
 
 _ROWS = 64  # of a batch
-_READ_BYTES = 1 << 20  # of the file in memory at most, if no record is larger
-_PACKETS = lib.MQQB_CAPTURE_SCRATCH + (1 << 20)  # bytes of a batch's packets, and what has to be free for one more
+_READ_BYTES = 1 << 20  # kept in memory at most, unless a record is larger
+_PACKETS = lib.MQQB_CAPTURE_SCRATCH + (1 << 20)  # bytes of a batch's packets, with reserve for one more packet
 _COLUMNS = {
     "offset": lib.MQQB_SCAN_OFFSET, "size": lib.MQQB_SCAN_TOTAL_SIZE, "kind": lib.MQQB_SCAN_KIND,
     "frame": lib.MQQB_CAPTURE_FRAME, "connection": lib.MQQB_CAPTURE_CONNECTION,
@@ -366,15 +366,15 @@ _COLUMNS = {
 
 
 class CaptureError(Exception):
-    """The file is no capture, or stops being one; the text names the byte, and the frame before it."""
+    """The file is not a capture, or is damaged. The text names the byte and the preceding frame."""
 
 
 class FoundPacket(NamedTuple):
-    """A packet's bytes with its place; or, with a problem, why there is no packet at this place.
+    """A packet's bytes and place, or the problem at that place.
 
-    connection: addresses and ports of sender and receiver. time: of the frame in which it begins, s since 1970. frame:
-    its number, from 1. offset: in the direction of the connection, from the byte behind the SYN on, or from the first
-    one captured; modulo 2^32. data: of a packet whose end is unknown its first 16 bytes.
+    connection: "sender>receiver", with addresses and ports. time: of the packet's first frame, s since 1970. frame: its
+    number, from 1. offset: bytes since the direction's SYN, or since its first captured byte, modulo 2^32. data: the
+    packet, or the first 16 bytes of a packet with unknown end.
     """
 
     connection: str
@@ -390,8 +390,8 @@ CUT, WRAPPED = lib.MQQB_CAPTURE_CUT, lib.MQQB_CAPTURE_WRAPPED
 
 @dataclass
 class Tally:
-    """What packets() has read: the number of frames, and of those with a link type that is not supported, or with
-    headers that are cut off, or wrapped; the link type of the first of those, CUT or WRAPPED."""
+    """Frames that packets() read. unread: frames with an unsupported link type, truncated headers or a wrapping
+    (tunnel, IP fragment). unread_link: the first unread frame's link type, CUT or WRAPPED."""
 
     frames: int = 0
     unread: int = 0
@@ -399,12 +399,12 @@ class Tally:
 
 
 def is_capture(first: bytes) -> bool:
-    """Do these first four (or more) bytes of a file begin a pcap or pcapng capture? See is_packed() for others."""
+    """Test whether four or more first bytes of a file begin a pcap or pcapng capture. Packed files: is_packed()."""
     return first[:4] in MAGICS
 
 
 class _Batch:
-    """Memory for some rows."""
+    """Memory for the rows of a batch."""
 
     def __init__(self) -> None:
         self.pointers = ffi.new("mqqb_capture_columns *")
@@ -417,7 +417,7 @@ class _Batch:
         self.pointers.packets, self.pointers.packets_size = self._bytes, _PACKETS
 
     def rows(self, count: int) -> Iterator[tuple[dict[str, int], float, bytes]]:
-        """Columns, time in s, bytes."""
+        """Yield each row's columns, time (s since 1970) and bytes."""
         begin = 0
         for row in range(count):
             end = self._ends[row]
@@ -428,11 +428,11 @@ class _Batch:
 
 
 class _Directions:
-    """What the rows of each direction say, in sentences."""
+    """Turns the rows of each direction into packets and problems."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._older: dict[tuple[int, int], FoundPacket] = {}  # older than the capture, and no packet yet
+        self._older: dict[tuple[int, int], FoundPacket] = {}  # bytes older than the capture, before a packet
 
     def found(self, row: dict[str, int], time: float, data: bytes) -> Iterator[FoundPacket]:
         ends = self._tables.connection(row["connection"]).ends
@@ -462,10 +462,10 @@ class _Directions:
 
 
 def packets(file: BinaryIO, first: bytes = b"", tally: Tally | None = None) -> Iterator[FoundPacket]:
-    """The packets of a capture, in the order in which they become complete.
+    """Yield the packets of a capture in the order in which they become complete.
 
-    first: what was read of the file already. Each packet comes as soon as the file has it, also from a pipe. Memory
-    grows with the number of connections, not with the file. CaptureError behind the last packet if the file is damaged.
+    first: bytes already read from the file. A packet is yielded as soon as the file, or a pipe, has it. Memory grows
+    with the number of connections, not with the file. Raise CaptureError behind the last packet if the file is damaged.
     """
     tables, batch = Tables(), _Batch()
     directions = _Directions(tables)
@@ -493,7 +493,7 @@ def packets(file: BinaryIO, first: bytes = b"", tally: Tally | None = None) -> I
 
 
 def _kept_files(tables: Tables) -> Any:
-    """What tables.kept has, for the C core, as long as this is referred to."""
+    """Point the C core at the memory in tables.kept. The caller keeps a reference to the result meanwhile."""
     files = ffi.new("uint8_t *[]", max(tables.kept, default=0) + 1)
     for number, kept in tables.kept.items():
         files[number] = kept
@@ -502,7 +502,7 @@ def _kept_files(tables: Tables) -> Any:
 
 
 def _rows(call: Any, tables: Tables, batch: _Batch, directions: _Directions) -> Generator[FoundPacket, None, int]:
-    """What this function of the C core finds. Returns its last status: 0, or why it cannot go on."""
+    """Yield the packets that a function of the C core finds. Return its last status: 0 or an error."""
     c = tables.c
     while True:
         status = int(call(c))
