@@ -38,13 +38,12 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """outcomes: writes at once, in the batch's transaction; all else waits here.
+    """The decisions of one transaction. `outcomes` writes at once; all other fields wait for the end of the batch.
 
-    messages: for queues here, and queued: bytes of these, by queue. forwarded: with the name of their outgoing queue.
-    noted: for the duplicate filter. incoming: streams that have moved, and forgotten ones.
-    stored: of how many messages the sessions are to hear, recoverable ones or not, in order. refused: links that had to
-    be closed. received: messages that were decided, by link; refusals: those that were refused, with their class, or 0
-    for want of room.
+    messages: for local queues; queued: their bytes by queue. forwarded: with the name of the outgoing queue.
+    noted: for the duplicate filter. incoming: changed streams; forgotten: deleted ones.
+    stored: link, recoverable or not, count: the messages to acknowledge, in order. refused: links to close.
+    received: decided messages by link. refusals: refused messages with their class; 0 if the store is full.
     """
 
     def __init__(self, outcomes: Settlements) -> None:
@@ -55,34 +54,34 @@ class Batch:
         self.noted: dict[tuple[bytes, int], None] = {}
         self.incoming: dict[IncomingState, None] = {}
         self.forgotten: list[tuple[bytes, str]] = []
-        self.rejected: list[tuple[IncomingState | None, bytes]] = []  # with the peer under which the FinalAck is filed
+        self.rejected: list[tuple[IncomingState | None, bytes]] = []  # with the peer whose queue holds the FinalAck
         self.stored: list[tuple[PeerLink, bool, int]] = []
         self.refused: set[PeerLink] = set()
         self.received: dict[PeerLink, int] = {}
         self.refusals: list[tuple[PeerLink, int]] = []
-        self.touched: dict[OutgoingQueue, None] = {}  # something has left these
-        self.moved: dict[OutgoingQueue, None] = {}  # their streams are to be saved
-        self.passed_on: list[int] = []  # keys of what sessions have acknowledged, not transactional
-        self.journaled: list[int] = []  # those of it with JN or JP
-        self.answers: list[tuple[int, int]] = []  # key, class of a FinalAck or 0 for an OrderAck; in order of arrival
-        self.queue_of: dict[int, OutgoingQueue] = {}  # by these keys, and those of what has ended otherwise
+        self.touched: dict[OutgoingQueue, None] = {}  # entries were removed from these queues
+        self.moved: dict[OutgoingQueue, None] = {}  # streams to save
+        self.passed_on: list[int] = []  # keys of acknowledged messages that are not transactional
+        self.journaled: list[int] = []  # such messages with JN or JP
+        self.answers: list[tuple[int, int]] = []  # key, class of the FinalAck or 0 for an OrderAck; in order of arrival
+        self.queue_of: dict[int, OutgoingQueue] = {}  # of each key in answers, and of entries taken out
 
     def passed(self, queue: OutgoingQueue, entries: list[Entry]) -> None:
-        """A session has acknowledged these for good."""
+        """Remove entries that a session has acknowledged for good."""
         queue.stream.remove(entries)
         self.touched[queue] = None
         for entry in entries:
             (self.journaled if entry.journal else self.passed_on).append(key_of(entry))
 
     def answer(self, queue: OutgoingQueue, entries: list[Entry], message_class: int) -> None:
-        """An acknowledgement says this of messages."""
+        """Note the answer of an OrderAck or FinalAck to these entries."""
         keys = list(map(key_of, entries))
         self.answers += [(key, message_class) for key in keys]
         self.queue_of.update(dict.fromkeys(keys, queue))
         self.touched[queue] = self.moved[queue] = None
 
     def count(self, counters: Counters) -> None:
-        """All of it has happened."""
+        """Add the batch to the counters after its commit."""
         stored = sum(1 + len(message.more) for message in self.messages) + len(self.forwarded)
         if stored:
             counters.batches.add(stored)
@@ -95,7 +94,7 @@ class Batch:
         counters.failure = ""
 
     def take_out(self, queue: OutgoingQueue, entries: list[Entry]) -> None:
-        """These have ended otherwise."""
+        """Remove entries that ended without an acknowledgement."""
         queue.stream.remove(entries)
         self.queue_of.update((key_of(entry), queue) for entry in entries)
         self.touched[queue] = self.moved[queue] = None
@@ -110,39 +109,39 @@ class Duplicates:
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store
         self._config = config
-        self._seen: dict[Identifier, int] = {}  # the oldest first
+        self._seen: dict[Identifier, int] = {}  # oldest first
         self._before = 0
 
     def __contains__(self, identifier: Identifier) -> bool:
         return identifier in self._seen
 
     def load(self) -> None:
-        """Take it from the store."""
+        """Read the table from the store."""
         self._seen = {(source, message_id): time for source, message_id, time in self._store.memory.history()}
 
     def note(self, identifier: Identifier, wall: int) -> None:
-        """It has come."""
+        """Record the arrival of a message."""
         self._seen.pop(identifier, None)
         self._seen[identifier] = wall
 
     def save(self, noted: Iterable[Identifier]) -> None:
-        """Write what was noted to the store, and forget what is more than may be remembered."""
+        """Write new entries to the store, and drop the oldest above history_size."""
         self._store.memory.save_history([(*identifier, self._seen[identifier]) for identifier in noted])
         surplus = len(self._seen) - self._config.history_size
         if surplus > 0:
             self._forget(list(islice(self._seen, surplus)))
 
     def forget_before(self, time: int) -> None:
-        """What came before this time is to be forgotten (B-154)."""
+        """Mark entries older than `time` for removal (B-154)."""
         self._before = time
 
     @property
     def has_old(self) -> bool:
-        """Is there something to be forgotten?"""
+        """Does the table hold entries marked for removal?"""
         return next(iter(self._seen.values()), self._before) < self._before
 
     def forget_old(self, limit: int) -> int:
-        """Forget up to so many of those; how many."""
+        """Remove up to `limit` marked entries; return the count."""
         old = [identifier for identifier, noted in islice(self._seen.items(), limit) if noted < self._before]
         self._forget(old)
         return len(old)
@@ -155,13 +154,13 @@ class Duplicates:
 
 LOWEST_PRIORITY_RANK = 7
 FINAL_ACK_BYTES = 512  # at most, with the longest address
-NOT_NOW = "too many FinalAcks wait for the peer already"  # the message is dropped, and comes again (B-151)
+NOT_NOW = "too many FinalAcks wait for the peer already"  # the message is dropped; its source resends it (B-151)
 
 
 @dataclass(slots=True)
 class Arriving:
-    """A message that has come, with its packet and its size, the queue here that it means, and its stream if it has one
-    here; or a run of messages, which have no packet in common."""
+    """An arriving message with its packet, size, local queue, and local stream if it has one; or a run of messages,
+    whose `raw` is empty."""
 
     batch: Batch
     link: PeerLink
@@ -200,7 +199,7 @@ class Acceptance:
         batch.received[link] = batch.received.get(link, 0) + 1
         arriving = Arriving(batch, link, message, raw, len(raw), wall)
         forward = self._config.route and not self._incoming.is_here(user)
-        if message.transaction is not None:  # B-247: no look-up, the ordering knows
+        if message.transaction is not None:  # B-247: no look-up, the stream's order shows duplicates
             return self._forward(arriving) if forward else self._transactional(arriving, now)
         identifier = (bytes(user.source_queue_manager), user.message_id)
         refusal = ""
@@ -214,8 +213,8 @@ class Acceptance:
     def run(
         self, batch: Batch, link: PeerLink, run: MessageRun, now: int, wall: int
     ) -> Iterator[connection.MessageReceived]:
-        """Decide about a run: accept at once those that are next in their stream, and yield each of the others, in its
-        place, to be decided before the next is asked for."""
+        """Accept the messages of a run that are next in their stream. Yield every other one at its position; the caller
+        decides about it before it asks for the next."""
         arriving = self._alike(batch, link, run, wall)
         first = 0
         while arriving is not None and first < len(run):
@@ -231,8 +230,9 @@ class Acceptance:
             yield run.single(place)
 
     def _alike(self, batch: Batch, link: PeerLink, run: MessageRun, wall: int) -> Arriving | None:
-        """The messages of a run as one, the oldest of them; None if each has to be decided by itself, for there is a
-        reason to reject one, or their stream is new."""
+        """Return the run as one message with the oldest SentTime. None: each message needs its own decision, because
+        one
+        may be rejected or the stream is new."""
         message = run.template.message
         user = message.user
         if self._config.route and not self._incoming.is_here(user):
@@ -244,7 +244,8 @@ class Acceptance:
         return None if state is None or self._rejection(arriving) else arriving
 
     def _accept_run(self, arriving: Arriving, run: MessageRun, first: int, now: int) -> int:
-        """Accept those from `first` on that are next in their stream, as `_transactional` does each; how many."""
+        """Accept the messages from `first` on that are next in their stream, as `_transactional` does; return the
+        count."""
         batch, link, message, state = arriving.batch, arriving.link, arriving.message, arriving.state
         assert state is not None
         assert message.transaction is not None
@@ -264,7 +265,7 @@ class Acceptance:
 
     @staticmethod
     def _expire(arriving: Arriving, run: MessageRun, first: int, count: int) -> list[int | None]:
-        """When each of them has been in its queue for long enough."""
+        """Return the expiry of each message by its TimeToBeReceived."""
         message = arriving.message
         if message.user.time_to_be_received == compose.FOREVER:
             return [None] * count
@@ -283,8 +284,8 @@ class Acceptance:
         now: int,
         wall: int,
     ) -> str:
-        """Decide about an acknowledgement for another queue manager (B-363). If its source still waits for an OrderAck
-        that goes nowhere, it sends again and gets another."""
+        """Decide about an acknowledgement for another queue manager (B-363). An OrderAck without a route is dropped: a
+        source that needs it resends and gets another."""
         source = bytes(packet.message.user.queue_manager_address)
         if not self._config.route or (isinstance(packet, connection.OrderAck) and not self._outgoing.has_way(source)):
             return ""
@@ -342,11 +343,11 @@ class Acceptance:
             arriving.message, queue is not None, is_transactional, arriving.wall, self._config.clock_skew
         )
         if queue is not None and rejection in (0, confirm.NACK_REACH_QUEUE_TIMEOUT) and self._denial(arriving, queue):
-            return confirm.NACK_ACCESS_DENIED  # B-374, C-58; before any look at its time (15.5 of behaviour.md)
+            return confirm.NACK_ACCESS_DENIED  # B-374, C-58; access precedes expiry (15.5 of behaviour.md)
         return rejection
 
     def _denial(self, arriving: Arriving, queue: QueueState) -> str:
-        """Why the sender may not write to this queue; "" if it may."""
+        """Return why the sender may not write to this queue; "" if it may."""
         if not self._config.access:
             return ""
         source = bytes(arriving.message.user.source_queue_manager)
@@ -356,7 +357,7 @@ class Acceptance:
         return arriving.batch.outcomes.room >= arriving.size
 
     def over_quota(self, arriving: Arriving) -> int:
-        """As mqqb.destination.Storage asks."""
+        """Implement mqqb.destination.Storage."""
         queue = arriving.queue
         assert queue is not None
         if queue.quota is None or not self._fits(arriving):
@@ -366,11 +367,11 @@ class Acceptance:
         return 0 if now is None or now.has_room(queued + arriving.size) else confirm.NACK_Q_EXCEED_QUOTA
 
     def keep(self, arriving: Arriving, rejection: int) -> str:
-        """As mqqb.destination.Storage asks."""
+        """Implement mqqb.destination.Storage."""
         return self._reject(arriving, rejection) if rejection else self._insert(arriving)
 
     def _insert(self, arriving: Arriving) -> str:
-        """Put a message in its queue (B-288), and say so if that is asked for (B-291)."""
+        """Put a message into its queue (B-288), and acknowledge its arrival if the sender wants that (B-291)."""
         batch, message, raw = arriving.batch, arriving.message, arriving.raw
         if not self._fits(arriving):
             return batch.outcomes.why_full
@@ -382,8 +383,8 @@ class Acceptance:
         return ""
 
     def _put(self, arriving: Arriving, packets: list[bytes], expire: list[int | None], size: int) -> Back:
-        """Put packets with the headers of the message that arrives in its queue; the way back to their source. expire:
-        when each does. size: bytes of all."""
+        """Queue packets that share the headers of the arriving message; return the way back to their source. expire: of
+        each packet. size: bytes of all packets."""
         batch, message, queue = arriving.batch, arriving.message, arriving.queue
         assert queue is not None
         if arriving.state is not None:
@@ -411,7 +412,7 @@ class Acceptance:
     # ---- messages for another queue manager
 
     def _forward(self, arriving: Arriving) -> str:
-        """Decide about a message, or acknowledgement, that goes on (B-012, B-259, B-264)."""
+        """Decide about a message or acknowledgement for another queue manager (B-012, B-259, B-264)."""
         batch, message = arriving.batch, arriving.message
         hops = (message.user.flags & core.USER_RC) + 1
         target = _onward(message.user)
@@ -442,7 +443,7 @@ class Acceptance:
     def _reject(self, arriving: Arriving, message_class: int) -> str:
         """Refuse a transactional message (B-260).
 
-        The FinalAck is filed under the peer, the next hop back, even where it is addressed to another source (B-011,
+        The FinalAck is filed under the peer, the next hop back, even if its address names another source (B-011,
         B-362).
         """
         batch, link, message = arriving.batch, arriving.link, arriving.message
@@ -466,7 +467,7 @@ class Acceptance:
         arriving.batch.outcomes.undelivered(arriving.raw, message_class, back)
 
     def _refused(self, arriving: Arriving, message_class: int) -> None:
-        """Count it, and tell an operator."""
+        """Count the refusal, and tell the operator."""
         link, queue, name = arriving.link, arriving.queue, packet_fields.format_name(arriving.message.user)
         arriving.batch.refusals.append((link, message_class))
         said = classes.words(message_class, name)
@@ -483,8 +484,8 @@ class Acceptance:
     def _complain_of_refusals(
         self, state: IncomingState, transaction: headers.TransactionHeader, last_access: int
     ) -> None:
-        """Tell an operator, once, of a source whose messages are all out of order; not of what is only sent again.
-        last_access: before this one."""
+        """Tell the operator once about a source whose messages are all out of order; resent messages do not count.
+        last_access: before this message."""
         stream = state.stream
         count = stream.record[core.INCOMING_REJECT_COUNT]
         if not count:
@@ -496,7 +497,7 @@ class Acceptance:
             and transaction.tx_sequence_number <= stream.tx_sequence_number
         ):
             return
-        if not state.refusing_since:  # after a start it may refuse for long already
+        if not state.refusing_since:  # after a start, the stream may have been refusing for long
             state.refusing_since = last_access if count > 1 else state.last_access
         if count >= self._config.refusals_told and not state.complained:
             state.complained = True
@@ -519,8 +520,8 @@ def _way_back(link: PeerLink, user: headers.UserHeader) -> Back:
 
 
 def _onward(user: headers.UserHeader) -> str:
-    """Return the format name of the outgoing queue for a message that does not end here (B-012); "" if no queue
-    manager can be reached by its destination."""
+    """Return the format name of the outgoing queue for a message that ends elsewhere (B-012); "" if its destination
+    names no reachable queue manager."""
     name = user.destination_queue
     if isinstance(name, headers.PrivateQueueFormatNameId):
         return packet_fields.return_queue(bytes(user.queue_manager_address))

@@ -1,8 +1,8 @@
-"""Applications that have `ordack serve` do their work: what they ask for, done in the manager's batches. No sockets.
+"""Runs the requests of applications connected to `ordack serve` in the manager's batches. No sockets.
 
-What an application asks for happens in one transaction with what has come from the network, and with what others ask
-for; it is told when that is durable. A question that fails changes nothing, and the others of its batch stand. Messages
-that somebody waits for are given to him in the transaction that brings them.
+One transaction holds requests of applications and packets from the network. An application gets its answer once the
+transaction is durable. A failed request changes nothing and leaves the other requests of its batch intact. A waiting
+application gets a message in the transaction that stores the message.
 
 Times: `now` monotonic milliseconds.
 """
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class Application:
-    """An application that is connected. identifier: it has said so of itself, 16 bytes. held: keys of messages that it
-    has taken and not committed."""
+    """A connected application. identifier: 16 bytes that the application chose. held: keys of messages taken but not
+    committed."""
 
     def __init__(self, identifier: bytes) -> None:
         self.identifier = identifier
@@ -34,14 +34,14 @@ class Application:
 
 
 class Take(NamedTuple):
-    """It wants messages, and waits for them until then."""
+    """Take messages; wait for them until `until`."""
 
     wanted: Wanted
     until: int
 
 
 class PutBack(NamedTuple):
-    """It puts messages back."""
+    """Put messages back."""
 
     keys: tuple[int, ...]
 
@@ -53,8 +53,8 @@ CarryOut = Callable[[Settlements, Request, Collection[int]], "Done"]
 
 
 class _Done(NamedTuple):
-    """What was done for an application, if the transaction becomes durable; it has no answer as long as it `waits`.
-    sent, removed: messages, by a commit."""
+    """The result of one request, valid once the transaction is durable. No answer goes out while `waits` is set.
+    sent, removed: messages of a commit."""
 
     application: Application
     answer: Answer
@@ -66,9 +66,9 @@ class _Done(NamedTuple):
 
 
 class Applications:
-    """All that are connected. `decide` and `serve_waiting` work in the running transaction; `committed` or `failed` is
-    to follow. sent, removed: messages, by commits since the start. has_obeyed: `decide` has carried
-    out orders, which may have changed any queue. carry_out: commits.carry_out."""
+    """All connected applications. `decide` and `serve_waiting` work in the running transaction; then `committed` or
+    `failed` follows. sent, removed: committed messages since the start. has_obeyed: `decide` ran orders, which may have
+    changed any queue. carry_out: commits.carry_out."""
 
     def __init__(self, store: Store, outgoing: OutgoingQueues, operator: Operator, carry_out: CarryOut) -> None:
         self._store = store
@@ -81,8 +81,8 @@ class Applications:
         self.has_obeyed = False
         self._connected: dict[Application, None] = {}
         self._waiting: dict[Application, Take] = {}
-        self._returning: set[int] = set()  # of those that have gone
-        self._gone: list[bytes] = []  # they will not ask again
+        self._returning: set[int] = set()  # keys held by ended applications
+        self._gone: list[bytes] = []  # identifiers whose stored answers are obsolete
         self._done: list[_Done] = []
         self._answers: list[tuple[Application, Answer]] = []
 
@@ -90,13 +90,13 @@ class Applications:
         return len(self._connected)
 
     def connected(self, identifier: bytes) -> Application:
-        """An application has connected."""
+        """Register a new connection."""
         application = Application(identifier)
         self._connected[application] = None
         return application
 
     def ended(self, application: Application, for_good: bool) -> None:
-        """Its connection is over; for_good: it will not ask whether its last commit has happened."""
+        """End a connection; for_good: the application will not ask about its last commit."""
         self._connected.pop(application, None)
         self._waiting.pop(application, None)
         self._returning |= application.held
@@ -105,20 +105,20 @@ class Applications:
             self._gone.append(application.identifier)
 
     def answers(self) -> list[tuple[Application, Answer]]:
-        """What is to be told to whom."""
+        """Return and clear the pending answers."""
         found, self._answers = self._answers, []
         return found
 
     @property
     def has_work(self) -> bool:
-        """Is there something to do in a transaction, although nobody has asked for it just now?"""
+        """Is a transaction needed without a new request?"""
         news = self._store.messages.news
         return bool(self._returning) or any(
             ANY in news or waits.wanted.queue in news for waits in self._waiting.values()
         )
 
     def end_waiting(self, now: int) -> None:
-        """Those that have waited long enough are told that there is nothing."""
+        """Answer expired waits with an empty list."""
         for application, waits in list(self._waiting.items()):
             if now >= waits.until:
                 del self._waiting[application]
@@ -127,18 +127,18 @@ class Applications:
     # ---- in a transaction
 
     def writes(self, questions: Sequence[Question]) -> bool:
-        """May what is asked for, or given to those who wait, write something? A poison message is moved."""
+        """May these requests or the waiting ones write to the store? A receive may move a poison message."""
         asked = [*(question for _, question in questions), *self._waiting.values()]
         return bool(self._returning or self._gone) or not all(
             isinstance(question, Take) and question.wanted.poison_after is None for question in asked
         )
 
     def must_last(self, questions: Sequence[Question]) -> bool:
-        """Must what is asked for be on the disk before it is answered? What is taken or put back need not."""
+        """Must the transaction reach the disk before the answers? Takes and put-backs need not."""
         return any(isinstance(question, (Request, Emptying)) for _, question in questions)
 
     def decide(self, outcomes: Settlements, questions: Sequence[Question], now: int) -> None:
-        """Do what is asked for."""
+        """Run the requests."""
         self._done = []
         self.has_obeyed = False
         if self._returning:
@@ -176,7 +176,7 @@ class Applications:
             if not self._store.in_transaction:
                 raise
             self._refuse(application, question, error)
-        except Exception as error:  # noqa: BLE001 - a defect that one application has met is not the others' end
+        except Exception as error:  # noqa: BLE001 - a defect fails the request of one application only
             self._operator.tell(f"a defect, met by an application: {error!r}", ERROR)
             self._refuse(application, question, StoreError(f"`ordack serve` has a defect: {error!r}"))
         else:
@@ -184,7 +184,7 @@ class Applications:
             self._outgoing.fed(stored)
 
     def _empty(self, outcomes: Settlements, emptying: Emptying) -> tuple[int, bool]:
-        """Remove some messages: how many, and whether that was all."""
+        """Remove some messages; return how many, and whether none is left."""
         queue, message_class, last, marks = emptying
         removed, _ = piece(lambda limit: outcomes.empty(queue, message_class, limit, last))
         if removed:
@@ -193,7 +193,7 @@ class Applications:
         return self._store.messages.mark_purged(queue, last) if marks else 0, True
 
     def _refuse(self, application: Application, question: Asked, error: Exception) -> None:
-        """Nothing of what it has asked for was done; what it was to remove goes back."""
+        """Answer a failed request with its error, and put back the messages that it was to remove."""
         keys: set[int] = set()
         if isinstance(question, Request):
             keys = application.held.intersection(question.commit.taken)
@@ -201,8 +201,8 @@ class Applications:
         self._done.append(_Done(application, error, released=keys))
 
     def serve_waiting(self, now: int) -> None:
-        """Give messages that have come in this transaction to those who wait for them, whoever has waited longest
-        first. now: seconds since 1970."""
+        """Give messages stored in this transaction to waiting applications, the longest wait first. now: seconds since
+        1970."""
         waiting = {**self._waiting, **{done.application: done.waits for done in self._done if done.waits}}
         if not waiting:
             return
@@ -216,7 +216,7 @@ class Applications:
     # ---- after it
 
     def committed(self) -> None:
-        """What was done is durable."""
+        """Record the results, and queue the answers, of a durable transaction."""
         self._store.messages.news.clear()
         self._returning.clear()
         self._gone.clear()
@@ -236,14 +236,14 @@ class Applications:
         self._done = []
 
     def undone(self) -> None:
-        """Nothing of what was done has happened; all of it is to be asked for again."""
+        """Drop the results of a rolled-back transaction; the caller repeats its requests."""
         for done in self._done:
             self._store.messages.let_go(done.taken)
         self._done = []
         self._store.messages.news.add(ANY)
 
     def failed(self, questions: Iterable[Question], error: StoreError) -> None:
-        """Nothing of what was done has happened; who has asked is told why."""
+        """Drop the results of a failed transaction, and answer its requests with the error."""
         self.undone()
         for application, question in questions:
             if isinstance(question, Request):

@@ -1,10 +1,10 @@
-"""What applications do with a store: take messages from queues, and in one commit remove what they took and send more.
+"""Commits of applications: one commit removes received messages and sends new ones.
 
-`Direct` does it with a store that this process has opened. `ordack serve` does it for all who ask, in one transaction
-with what others do at the same time (`applications.py`). Both carry out the same commit here; `remote.py` asks them.
+`Direct` commits to a store that this process opened. `ordack serve` commits for all its applications, together with
+other work (`applications.py`). Both call `carry_out`; `remote.py` calls them.
 
-A commit that goes to `ordack serve` bears the application's identifier and a number, and its answer is kept with what
-it changes. So whoever does not know whether it has happened can ask for it again, of whomever: it happens once.
+A commit to `ordack serve` carries the application's identifier and a number; the store keeps its answer. An application
+that missed the answer can repeat the commit through either path: the commit happens once.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from ordack.store.outgoing import Added
 from ordack.store.queues import Export, NoSuchQueue, QueueNotEmpty, QueueState
 from ordack.store.schema import POISON, SYSTEM
 
-# Messages are moved: dead letters, copies, poison messages. Each leaves its queue and begins its new life in one
-# transaction. It becomes a new message with an identifier and times of its own, since its destination would filter it
-# otherwise (B-248, B-271); a poison message goes back into its queue as it is. A dead letter in doubt may have been
-# received (C-84 to C-86): moved, it can come twice.
+# Moving dead letters, copies and poison messages: one transaction removes the message and sends it as a new one.
+# The new message needs its own identifier and times, or its destination would filter it (B-248, B-271). A poison
+# message returns to its queue unchanged. A dead letter in doubt may have been received: moved, it can come twice
+# (C-84 to C-86).
 
 
 class Moved(NamedTuple):
-    """What became of a message. destination: where it was to go. message_id: of the new one; None: it is still where it
-    was, for it is in doubt."""
+    """The result of moving a message. destination: its new target. message_id: of the new message; None: the message
+    is in doubt and stays."""
 
     message: Message
     destination: str
@@ -47,9 +47,9 @@ class Moved(NamedTuple):
 def move(
     outcomes: Settlements, identifier: int, lookup_id: int, destination: str | None, in_doubt: bool
 ) -> tuple[str, int | None] | None:
-    """Move the message with this lookup id in the queue with this identifier to a destination, as Letter has it; None:
-    to the one that it had. in_doubt: even if it may have been received. Where it went, and its new message id; None if
-    it is not there any more or somebody is receiving it. Raises what Client.send does, and StoreError."""
+    """Move a message of the queue `identifier` to a destination as in Letter; None: the original one. in_doubt: also
+    move a message that may have been received. Return destination and new message id; None if the message is gone or
+    locked by a receive. Raises what Client.send does, and StoreError."""
     store = outcomes.store
     queue = store.queues.find(identifier)
     if queue is None:
@@ -76,7 +76,7 @@ def move(
 
 
 def _return(store: Store, queue: QueueState, message: Message, destination: str | None) -> tuple[str, int] | None:
-    """Put a poison message back into the queue that its sub-queue belongs to."""
+    """Put a poison message back into the parent queue."""
     home = open_queue(store, queue.name.removesuffix(POISON))
     if destination is not None and open_queue(store, destination).identifier != home.identifier:
         raise StoreError(f"messages of {queue.name} can go to {home.name} only, where they came from")
@@ -85,7 +85,7 @@ def _return(store: Store, queue: QueueState, message: Message, destination: str 
 
 
 def _letter(store: Store, message: Message, destination: str, delivery: str) -> Letter:
-    """A new message with what the application has written in this one."""
+    """Return a new message with the application's content of this one."""
     content = message.content
     user, properties = content.user, content.properties
     return Letter(
@@ -109,7 +109,7 @@ def _letter(store: Store, message: Message, destination: str, delivery: str) -> 
 
 
 def _seen_from(store: Store, name: QueueName | None, message: Message) -> QueueName | None:
-    """The same queue in a message that is sent from here: a number alone is one of the machine that has sent it."""
+    """Return the name valid in a message from here: a bare number refers to the machine that sent the message."""
     source = bytes(message.content.user.source_queue_manager)
     if isinstance(name, headers.PrivateQueueFormatNameId) and source != store.guid:
         return headers.PrivateQueueFormatName(source, name.private_queue_identifier)
@@ -117,8 +117,8 @@ def _seen_from(store: Store, name: QueueName | None, message: Message) -> QueueN
 
 
 def delete_queue(outcomes: Settlements, name: str, only_empty: bool) -> int:
-    """Delete a private queue and its sub-queue, with what is in them, if that is allowed; how many messages. Raises
-    NoSuchQueue, QueueNotEmpty, StoreError."""
+    """Delete a private queue and its sub-queue with their messages; return the number of messages. only_empty: refuse
+    if there are any. Raises NoSuchQueue, QueueNotEmpty, StoreError."""
     queues = deletable(outcomes.store, name)
     if only_empty and (count := sum(one.messages for one in queues)):
         raise QueueNotEmpty(f"{counted(count, 'message')} in {queues[0].name} would be deleted, too")
@@ -131,7 +131,7 @@ def delete_queue(outcomes: Settlements, name: str, only_empty: bool) -> int:
 
 
 def deletable(store: Store, name: str) -> list[QueueState]:
-    """A private queue and its sub-queue, of which no message is being received. Raises NoSuchQueue, StoreError."""
+    """Return a private queue and its sub-queue if no message is being received. Raises NoSuchQueue, StoreError."""
     queue = store.queues.named(name)
     if queue.kind == SYSTEM:
         raise StoreError(f"{queue.name} is a system queue: it cannot be deleted")
@@ -144,8 +144,8 @@ def deletable(store: Store, name: str) -> list[QueueState]:
 
 
 def withdraw(outcomes: Settlements, outgoing: int, after: int, last: int, keep: list[int]) -> tuple[int, int | None]:
-    """End a piece of the messages of an outgoing queue with keys above `after` up to `last`, but for those to keep
-    (C-29): how many, and the key to go on after; None: that was all."""
+    """Purge one piece of an outgoing queue: keys above `after` up to `last`, except `keep` (C-29). Return the count
+    and the key to continue after; None: done."""
     at = after
 
     def some(limit: int) -> int:
@@ -160,7 +160,7 @@ def withdraw(outcomes: Settlements, outgoing: int, after: int, last: int, keep: 
 
 _Types = tuple[type | tuple[type, ...], ...]
 _EXPORT: _Types = (str, str, str, int, str, int, int, int)
-ORDERS: dict[str, tuple[Callable[..., Any], _Types]] = {  # and what their arguments are
+ORDERS: dict[str, tuple[Callable[..., Any], _Types]] = {  # with the types of their arguments
     "create_queue": (lambda outcomes, *of: outcomes.store.queues.create(*of), (str, bool)),
     "set_quota": (lambda outcomes, *of: outcomes.store.queues.set_quota(*of), (str, (int, type(None)))),
     "delete_queue": (delete_queue, (str, bool)),
@@ -175,16 +175,16 @@ ORDERS: dict[str, tuple[Callable[..., Any], _Types]] = {  # and what their argum
 
 
 def obey(outcomes: Settlements, order: Order) -> Any:
-    """Do it in the running transaction; what came of it."""
+    """Run an order in the running transaction; return its result."""
     return ORDERS[order.name][0](outcomes, *order.arguments)
 
 
-ANSWER_MAX_BYTES = 32 << 20  # of a commit, which has to fit into a frame (service.FRAME_MAX)
-LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
+ANSWER_MAX_BYTES = 32 << 20  # of an answer, which must fit into a frame (service.FRAME_MAX)
+LOOK_AGAIN_S = 1.0  # while waiting: messages held by a killed process return without a change of the store
 
 
 class Done(NamedTuple):
-    """What came of a commit: of the letters, and of the order. stored: what was put in outgoing queues."""
+    """The results of a commit's letters and order. stored: entries added to outgoing queues."""
 
     sent: list[SentRun]
     result: Any = None
@@ -192,7 +192,7 @@ class Done(NamedTuple):
 
 
 class Current:
-    """What the configuration of a store means now."""
+    """The current configuration of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -208,8 +208,8 @@ class Current:
 
 
 class Direct:
-    """Answers what `serve` is asked, with a store that this process has opened. now: gives seconds since 1970. Raises
-    StoreServed, and changes nothing, if `serve` is to do it."""
+    """Runs the requests of `serve` on a store that this process opened. now: gives seconds since 1970. Raises
+    StoreServed, and changes nothing, if `serve` owns the store."""
 
     def __init__(self, store: Store, now: Callable[[], int], config: Callable[[], Config]) -> None:
         self._store = store
@@ -223,7 +223,7 @@ class Direct:
         return wait_for(self._store, lambda: take(self._store, wanted, self._now()), timeout)
 
     def carry_out(self, request: Request) -> Done:
-        """Do a commit that may have a number. If it fails, what it was to remove is put back."""
+        """Run a commit, with or without a number. If it fails, put back the messages that it was to remove."""
         done = Done([])
         try:
             with self._store.transaction():
@@ -242,15 +242,15 @@ class Direct:
 
     def put_back(self, keys: Collection[int]) -> None:
         """Put back messages that were taken."""
-        with contextlib.suppress(StoreError):  # later, then: what the application raises matters more
+        with contextlib.suppress(StoreError):  # the application's own exception matters more
             self._store.messages.put_back(keys)
 
     def let_go(self, keys: Collection[int]) -> None:
-        """These are this process' no more."""
+        """Release messages that this process took."""
         self._store.messages.let_go(keys)
 
     def empty(self, emptying: Emptying) -> tuple[int, bool]:
-        """Remove messages, in pieces, between which others have their turn: how many, and that it was all."""
+        """Remove messages in pieces, so that other processes get their turn; return the count and True."""
         queue, message_class, last, marks = emptying
 
         def remove(limit: int) -> int:
@@ -261,10 +261,10 @@ class Direct:
 
 
 def wait_for(store: Store, find: Callable[[], list[StoredMessage]], timeout: float) -> list[StoredMessage]:
-    """What `find` finds in a store of this process; an empty list if it finds nothing in so many seconds."""
+    """Return the result of `find` on a store of this process; an empty list after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
-        store.changed()  # before looking, so that nothing slips in between
+        store.changed()  # before the search, so that no change is missed
         found = find()
         left = deadline - time.monotonic()
         if found or left <= 0:
@@ -273,8 +273,8 @@ def wait_for(store: Store, find: Callable[[], list[StoredMessage]], timeout: flo
 
 
 def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | None = None) -> Done:
-    """Do a commit in the running transaction, unless one with its number has happened. held: what of the messages that
-    this store has taken may be removed, by default all. Raises what Conversation.commit and order do."""
+    """Run a commit in the running transaction, unless its number was already committed. held: the messages that may be
+    removed; None: all that this store took. Raises what Conversation.commit and order do."""
     store, commit = outcomes.store, request.commit
     if request.number:
         import cbor2  # commits without a number need no frames
@@ -303,8 +303,8 @@ def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | N
 
 
 def unknown(commit: Commit, sent: list[SentRun], error: StoreUnknown) -> StoreUnknown:
-    """What is to be said of a commit of which nobody knows whether it has happened."""
-    if commit.order:  # whoever gives it says what it was for
+    """Return the error for a commit whose outcome is unknown."""
+    if commit.order:  # the caller of an order knows its purpose
         return error
     count = commit.messages
     if count != 1 or commit.taken:
@@ -316,8 +316,8 @@ def unknown(commit: Commit, sent: list[SentRun], error: StoreUnknown) -> StoreUn
 
 
 def asked_again(commit: Commit, error: StoreError) -> StoreError:
-    """What is to be said of a commit that was asked for before, without an answer, and now failed with this: the disk
-    that fails now does not say what has happened then."""
+    """Return the error for a repeated commit that fails now. The new error does not tell the outcome of the first
+    attempt."""
     if error.decided:
         return error
     return unknown(commit, [], StoreUnknown(str(error), "look, before you make it again"))

@@ -1,5 +1,4 @@
-"""Incoming streams: what was accepted of each source for each of its destinations, as the store has it, and which of
-them owe an OrderAck.
+"""Incoming streams: the accepted messages of each source and destination, and the OrderAcks that streams owe.
 
 Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 """
@@ -25,28 +24,28 @@ if TYPE_CHECKING:
     from ordack.broker.links import Links, PeerLink
     from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
 
-LONGEST_KEY = 512  # characters; the name of any queue that can be here fits
-ROWS = 500  # acknowledgements that are read at once, to bound memory
-REFUSING_S = 60  # between the first and the last message that was refused, until this is a problem
+LONGEST_KEY = 512  # characters; longer than the name of any local queue
+ROWS = 500  # acknowledgements read at once, to bound memory
+REFUSING_S = 60  # from the first to the last refused message before the stream is reported
 
 
 class RunStream(IncomingStream):
-    """A stream that messages come for in runs, too."""
+    """A stream that also accepts runs of messages."""
 
     def schedule_for_run(self, count: int, now: int, session: Session, early: int) -> None:
-        """As `schedule_order_ack`, for so many messages that have come at once."""
+        """As `schedule_order_ack`, for `count` messages at once."""
         self._come += count - 1
         self.schedule_order_ack(now, session, early)
 
 
 class IncomingState:
-    """One incoming stream, and the session that its last message came on.
+    """One incoming stream, and the session of its last message.
 
-    key: the destination's format name as the source uses it, in lower case. The source numbers its messages for each
-    name (B-099), so two names of one queue are two streams: under one key the one with the lower sequence would be
-    refused for ever. The name outlives the queue, so that one made again gets nothing twice. target: name or identifier
-    of the queue that it means here, "" for none. refusing_since: when the first of the messages came that were all
-    refused since, because none was the next one; 0: none is.
+    key: the destination's format name as the source writes it, in lower case. A source numbers its messages for each
+    name (B-099), so two names of one queue are two streams: under one key, the stream with the lower sequence would be
+    refused for ever. The key outlives the queue, so a recreated queue gets no duplicates. target: name or identifier of
+    the local queue, "" for none. refusing_since: arrival of the first of the messages refused without a break because
+    they were out of order; 0: none.
     """
 
     def __init__(
@@ -65,23 +64,24 @@ class IncomingState:
         self.complained = False
         self.refusing_since = 0
         self.link: PeerLink | None = None
-        self.final_acks: OutgoingQueue | None = None  # where the last one that rejected a message waits or waited
-        self.waits_for = b""  # GUID of the peer whose session an overdue OrderAck waits for
+        self.final_acks: OutgoingQueue | None = None  # holds the last FinalAck that rejected a message of this stream
+        self.waits_for = b""  # GUID of the peer whose session the overdue OrderAck needs
 
 
 class IncomingStreams:
-    """All of them; `load` takes them from the store. order_acks_due: when the first OrderAck is due, or None."""
+    """All incoming streams; `load` reads them from the store. order_acks_due: deadline of the first OrderAck, or
+    None."""
 
     def __init__(self, store: Store, config: Config) -> None:
         self.order_acks_due: int | None = None
         self._store = store
-        self._here = (names.NULL_GUID, store.guid)  # a QueueManagerAddress that means this queue manager (A-38)
+        self._here = (names.NULL_GUID, store.guid)  # QueueManagerAddresses of this queue manager (A-38)
         self._config = config
         self._states: dict[tuple[bytes, str], IncomingState] = {}
-        self._strays: dict[IncomingState, None] = {}  # they lead to no transactional queue, or nothing was accepted
+        self._strays: dict[IncomingState, None] = {}  # without a transactional queue or an accepted message
         self._on: dict[PeerLink, dict[IncomingState, None]] = {}
-        self._owed: dict[IncomingState, None] = {}  # with an OrderAck to send in time,
-        self._overdue: dict[bytes, dict[IncomingState, None]] = {}  # or one that waits for a session, by its peer
+        self._owed: dict[IncomingState, None] = {}  # an OrderAck is scheduled
+        self._overdue: dict[bytes, dict[IncomingState, None]] = {}  # an OrderAck waits for a session; by peer
         self._queues: dict[str | int, QueueState] = {}
 
     def __iter__(self) -> Iterator[IncomingState]:
@@ -91,8 +91,8 @@ class IncomingStreams:
         return len(self._states)
 
     def load(self, now: int) -> None:
-        """Take the streams from the store; `refresh` is to follow. What was to be acknowledged, is; sessions that stand
-        keep theirs."""
+        """Read the streams from the store; `refresh` follows. Owed OrderAcks stay owed, and open sessions keep their
+        streams."""
         before = self._states
         owing = [*self._owed, *(state for group in self._overdue.values() for state in group)]
         self._states = {
@@ -121,7 +121,7 @@ class IncomingStreams:
         return stream
 
     def refresh(self) -> None:
-        """Take up which queues there are, and which streams an operator has reset."""
+        """Read the queues from the store, and drop the streams that an operator has reset."""
         saved = {place: state for place, state in self._states.items() if state.stream.tx_sequence_number}
         if len(saved) != self._store.memory.incoming_count():
             for row in self._store.memory.incoming():
@@ -134,7 +134,7 @@ class IncomingStreams:
         self._strays = {state: None for state in self if self._is_stray(state)}
 
     def queue(self, target: str | int) -> QueueState | None:
-        """The private queue of this name or identifier (B-085, B-395)."""
+        """Return the private queue of this name or identifier (B-085, B-395)."""
         queue = self._queues.get(target)
         return queue if queue and queue.kind == PRIVATE else None
 
@@ -143,7 +143,7 @@ class IncomingStreams:
         return not (queue and queue.transactional and state.stream.tx_sequence_number)
 
     def refusing(self) -> list[dict[str, Any]]:
-        """The streams that nothing is accepted of (B-426), for an operator."""
+        """Return the streams that refuse all messages (B-426), for an operator."""
         return [
             {"source": guids.guid_text(state.source), "destination": state.key, "since": state.refusing_since}
             for state in self
@@ -153,7 +153,7 @@ class IncomingStreams:
     # ---- messages that come
 
     def is_here(self, user: headers.UserHeader) -> bool:
-        """Does the message end here, as far as its destination says (B-264)?"""
+        """Does the message's destination belong to this queue manager (B-264)?"""
         if user.queue_manager_address not in self._here:
             return False
         name = user.destination_queue
@@ -166,7 +166,7 @@ class IncomingStreams:
         return not self._config.own_names or address in self._config.own_names  # B-416
 
     def target(self, user: headers.UserHeader) -> tuple[str, str | int]:
-        """Return the key of a message's stream, and the queue here that its destination means, "" if none (B-264)."""
+        """Return the key of a message's stream, and the local queue of its destination, "" if none (B-264)."""
         name = user.destination_queue
         here = user.queue_manager_address in self._here
         if isinstance(name, names.DirectQueueFormatName):
@@ -180,20 +180,20 @@ class IncomingStreams:
         return key, self._meaning(key) if here else ""
 
     def _meaning(self, key: str) -> str | int:
-        """Return the name or identifier of the queue here that a stream's key means, "" if none."""
+        """Return the name or identifier of the local queue for a stream's key, "" if none."""
         if key.startswith("#"):
             return int(key[1:])
         address, queue_name = split_direct(key) or ("", "")
         return queue_name if self._may_be_own(address) else ""
 
     def find(self, source: bytes, key: str) -> IncomingState | None:
-        """The stream of this source under this key; None if it is new."""
+        """Return the stream of this source and key; None if it is new."""
         return self._states.get((source, key))
 
     def add(self, source: bytes, key: str, target: str | int, now: int) -> tuple[IncomingState, list[IncomingState]]:
-        """A new stream; and those that were forgotten to make room for it."""
+        """Return a new stream, and the streams dropped to make room for it."""
         forgotten = []
-        if len(self._strays) >= self._config.max_unknown_streams:  # the older half: anybody can make more (B-435)
+        if len(self._strays) >= self._config.max_unknown_streams:  # drop the older half: anybody makes more (B-435)
             strays = sorted(self._strays, key=lambda state: state.last_access)
             forgotten = strays[: len(strays) // 2 + 1]
             for stray in forgotten:
@@ -203,7 +203,7 @@ class IncomingStreams:
         return state, forgotten
 
     def came_on(self, link: PeerLink, state: IncomingState) -> None:
-        """A message of this stream has come on this link."""
+        """Note that a message of this stream arrived on this link."""
         if state.link is not link:
             if state.link:
                 del self._on[state.link][state]
@@ -211,16 +211,16 @@ class IncomingStreams:
             self._on.setdefault(link, {})[state] = None
 
     def accepted(self, state: IncomingState) -> None:
-        """A message of it goes into a queue."""
+        """Note that a queue takes a message of this stream."""
         self._strays.pop(state, None)
 
     def ended(self, link: PeerLink) -> None:
-        """This link is over; the OrderAcks for what came on it go at once on the next session (A-30)."""
+        """Detach the streams of a closed link; the next session sends their OrderAcks at once (A-30)."""
         for state in self._on.pop(link, ()):
             state.link = None
             if self.settle(state):
                 self.wait_for(state, link.peer)
-            if not state.stream.tx_sequence_number:  # nothing accepted: nothing to remember
+            if not state.stream.tx_sequence_number:  # nothing accepted, so nothing to keep
                 self._forget(state)
 
     def _forget(self, state: IncomingState) -> None:
@@ -231,8 +231,8 @@ class IncomingStreams:
         self._strays.pop(state, None)
 
     def save(self, changed: Iterable[IncomingState], forgotten: Iterable[tuple[bytes, str]]) -> None:
-        """Write to the store what has become of these."""
-        self._store.memory.delete_incoming(forgotten)  # before the next: a stream may have come back in the same batch
+        """Write changed and forgotten streams to the store."""
+        self._store.memory.delete_incoming(forgotten)  # first: a forgotten stream may return in the same batch
         self._store.memory.save_incoming(
             [
                 Incoming(state.source, state.key, tuple(state.stream.record), state.last_access, state.stream.limit)
@@ -244,10 +244,11 @@ class IncomingStreams:
     # ---- FinalAcks that are given up
 
     def surplus(self, queues: Iterable[OutgoingQueue]) -> list[tuple[int, int]]:
-        """Return of which outgoing queues how many of the oldest acknowledgements are to be given up (B-435).
+        """Return how many of the oldest acknowledgements to give up, by outgoing queue (B-435).
 
-        Peers without a session lose theirs: first peers that no message was accepted from, since anybody can make up
-        GUIDs; of each kind the peer first whose newest acknowledgement is the oldest.
+        Only peers without a session lose acknowledgements. Peers without an accepted message come first, since anybody
+        can
+        invent GUIDs; among equals, the peer whose newest acknowledgement is the oldest.
         """
         waiting = [queue for queue in queues if queue.stream.waiting]
         absent = [queue for queue in waiting if queue.link is None]
@@ -269,7 +270,7 @@ class IncomingStreams:
         return found
 
     def give_up(self, acknowledgements: Iterable[bytearray]) -> list[IncomingState]:
-        """These packets will not be sent: limit the OrderAcks of streams whose messages they reject; return these."""
+        """Limit the OrderAcks of the streams whose rejections these unsent packets carry; return those streams."""
         found = [known for packet in acknowledgements if (known := rejected(packet))]
         sequences = by_sequence(self) if found else {}
         limited = []
@@ -282,7 +283,7 @@ class IncomingStreams:
     # ---- OrderAcks that are owed
 
     def owe(self, state: IncomingState) -> None:
-        """Its OrderAck is to be sent in time."""
+        """Schedule the stream's OrderAck."""
         self.settle(state)
         self._owed[state] = None
         due = state.stream.next_timeout()
@@ -290,12 +291,12 @@ class IncomingStreams:
             self.order_acks_due = due
 
     def wait_for(self, state: IncomingState, guid: bytes) -> None:
-        """Its OrderAck is overdue: to be sent as soon as a session with this peer takes it."""
+        """Let the stream's overdue OrderAck wait for a session with this peer."""
         state.waits_for = guid
         self._overdue.setdefault(guid, {})[state] = None
 
     def settle(self, state: IncomingState) -> bool:
-        """It owes no OrderAck any more; did it?"""
+        """Cancel the stream's OrderAck; return whether it owed one."""
         for group in (self._owed, self._overdue.get(state.waits_for, {})):
             if state in group:
                 del group[state]
@@ -303,7 +304,7 @@ class IncomingStreams:
         return False
 
     def due(self, now: int) -> list[IncomingState]:
-        """Those whose OrderAck is to be sent now."""
+        """Return the streams whose OrderAck is due."""
         if self.order_acks_due is None or now < self.order_acks_due:
             return []
         self.order_acks_due = None
@@ -318,28 +319,28 @@ class IncomingStreams:
 
     @property
     def overdue_peers(self) -> Set[bytes]:
-        """For which an OrderAck is overdue."""
+        """Peers for which an OrderAck is overdue."""
         return self._overdue.keys()
 
     def overdue(self, guid: bytes) -> Iterable[IncomingState]:
-        """Those whose OrderAck waits for a session with this peer; they wait no more."""
+        """Remove and return the streams whose OrderAck waits for a session with this peer."""
         return self._overdue.pop(guid, ())
 
 
-# An OrderAck covers rejected messages, too. Their FinalAcks go in front of it, so that no source takes a rejected
-# message for stored. After a FinalAck was given up, for want of room or by a purge, the OrderAcks of its stream end
-# below the message that it rejected (`IncomingStream.give_up`).
-Sequence = tuple[bytes, int]  # source and TxSequenceID: no other stream has the same
+# An OrderAck also covers rejected messages. Their FinalAcks go first, or the source would take a rejected message
+# for stored. If a FinalAck is given up or purged, later OrderAcks of the stream stop below the rejected message
+# (`IncomingStream.give_up`).
+Sequence = tuple[bytes, int]  # source and TxSequenceID: unique to one stream
 
 
 def by_sequence(states: Iterable[IncomingState]) -> dict[Sequence, IncomingState]:
-    """The streams by the sequence that each is at."""
+    """Return the streams by their current sequence."""
     return {(state.source, state.stream.tx_sequence_id): state for state in states}
 
 
 def rejected(packet: bytes | bytearray) -> tuple[Sequence, int] | None:
-    """What the FinalAck that this packet is has rejected, sequence and number. None: it is something else, or says what
-    became of a message that had been accepted."""
+    """Return sequence and number that a FinalAck packet rejects. None: another packet, or a FinalAck for an accepted
+    message."""
     found = parse.parse(packet)
     if not isinstance(found, headers.FinalAck) or found.message.properties.message_class & 0xC000 != 0x8000:
         return None
@@ -348,17 +349,17 @@ def rejected(packet: bytes | bytearray) -> tuple[Sequence, int] | None:
 
 
 def indispensable(store: Store, outgoing: int) -> list[int]:
-    """What an operator cannot purge of an outgoing queue, by key: FinalAcks of another queue manager that reject a
-    message and pass through here. Without one, the next OrderAck that passes says that the message was stored, and only
-    that other queue manager could hold it back."""
+    """Return the keys that an operator cannot purge from an outgoing queue: forwarded FinalAcks that reject a message.
+    Without one, the next forwarded OrderAck reports the message as stored, and only the other queue manager could
+    prevent that."""
     return [key for key, packet in store.outgoing.forwarded(outgoing) if rejected(packet)]
 
 
-MESSAGE_ID_BLOCK = 256  # reserved at once, so that not each OrderAck costs a commit
+MESSAGE_ID_BLOCK = 256  # reserved at once, so that an OrderAck rarely needs a commit
 
 
 class OrderAcks:
-    """Times: `now` monotonic milliseconds, `wall` seconds since 1970."""
+    """Sends OrderAcks. Times: `now` monotonic milliseconds, `wall` seconds since 1970."""
 
     def __init__(self, store: Store, links: Links, incoming: IncomingStreams, outgoing: OutgoingQueues) -> None:
         self._store = store
@@ -368,10 +369,10 @@ class OrderAcks:
         self._message_ids = range(0)
 
     def load(self) -> None:
-        """Find out which OrderAcks have to wait for FinalAcks that are in the store."""
+        """Find the OrderAcks that must wait for FinalAcks in the store."""
         sequences = by_sequence(self._incoming)
         for queue in self._outgoing.returns:
-            queue.rejections = self._outgoing.last_key  # nothing says which of them reject
+            queue.rejections = self._outgoing.last_key  # the record does not tell which FinalAcks reject
             after = 0
             while sequences and (packets := self._store.outgoing.packets(queue.identifier, after + 1, ROWS)):
                 after = max(packets)
@@ -381,7 +382,7 @@ class OrderAcks:
                         sequences[found[0]].final_acks = queue
 
     def wait_behind(self, rejected: Iterable[tuple[IncomingState | None, bytes]]) -> None:
-        """FinalAcks that reject messages of these streams were put in the outgoing queues for these peers."""
+        """Let the OrderAcks of these streams wait for FinalAcks just queued for these peers."""
         for state, peer in rejected:
             queue = self._outgoing.to_peer(peer)
             assert queue
@@ -390,12 +391,12 @@ class OrderAcks:
                 state.final_acks = queue
 
     def send_due(self, now: int, wall: int) -> None:
-        """Send those whose time has come."""
+        """Send OrderAcks whose deadline has passed."""
         for state in self._incoming.due(now):
             self._send(state, now, wall)
 
     def send_overdue(self, link: PeerLink, now: int, wall: int) -> None:
-        """Send those that have waited for a session with the peer of this link."""
+        """Send OrderAcks that waited for a session with the peer of this link."""
         for state in self._incoming.overdue(link.peer):
             self._send(state, now, wall)
 
@@ -413,8 +414,9 @@ class OrderAcks:
         state.stream.order_ack_sent(now)
 
     def _ways(self, state: IncomingState) -> tuple[bytes, list[PeerLink]]:
-        """The peer that the OrderAck is for, and links: the one that the messages came on, else any with their sender
-        (B-011, B-414); behind FinalAcks, the one that these go on."""
+        """Return the OrderAck's peer and candidate links: the messages' link first, then links with their sender
+        (B-011,
+        B-414). If FinalAcks go first, only their link counts."""
         final_acks = state.final_acks
         if final_acks and final_acks.rejecting:
             assert final_acks.peer

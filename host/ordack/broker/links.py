@@ -1,4 +1,4 @@
-"""Sessions and peers: which connections there are and whose, how they begin and end, and how many there may be.
+"""Connections of the queue manager: their sessions and peers, their start and end, and their limits.
 
 Times: `now` monotonic milliseconds.
 """
@@ -30,17 +30,17 @@ PATIENCE = 16
 
 
 class Turns:
-    """Which of the outgoing queues that share a connection sends its next message (B-305): that with the highest
-    priority, of equal ones that whose last turn was longest ago. Transactional messages have priority 0 (B-287), so
-    each PATIENCE-th turn belongs to the queue that has waited longest. count: how many there have been; a queue that
-    joins sets its `turn` to that."""
+    """Chooses the outgoing queue that sends next on a shared connection (B-305): the highest priority, then the longest
+    wait. Transactional messages have priority 0 (B-287), so each PATIENCE-th turn goes to the queue with the longest
+    wait. count: turns so far; a joining queue starts with this `turn`."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def among(self, queues: Iterable[Any]) -> Iterator[tuple[Any, Entry]]:
-        """What to send next, and from which queue, until none has anything. Whoever asks for the one after has sent
-        this one, or taken it out of its stream."""
+        """Yield each next message with its queue until all queues are empty. Before asking for another one, the caller
+        sends
+        the message or removes it from its stream."""
         waiting: list[tuple[int, int, int, Any]] = []
         for place, queue in enumerate(queues):
             _join(waiting, queue, place)
@@ -66,74 +66,75 @@ def _join(waiting: list[tuple[int, int, int, Any]], queue: Any, place: int) -> N
         heapq.heappush(waiting, (-entry.priority, queue.turn, place, queue))
 
 
-AHEAD_BYTES = 1 << 20  # given to a transport at once, before it has said whether it takes more; and a packet
+AHEAD_BYTES = 1 << 20  # handed to a transport before it says whether it takes more; plus one packet
 
 
 class Pace:
-    """What was written to one connection, and how much of it has left. A long packet on a slow line is no silence: the
-    times of B-148 and B-151 count from when the message has left."""
+    """Tracks how much of the written data has left one connection. A long packet on a slow line is no silence: the
+    times
+    of B-148 and B-151 start when the message has left."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._written = 0
-        self._held = 0  # of them, when that was told last; then
-        self._seen = 0  # so many had been written
-        self._waiting = 0  # bytes of messages that are about to be written
-        # When it is over, and what has to have left before.
+        self._held = 0  # bytes still here, as last reported
+        self._seen = 0  # bytes written at that report
+        self._waiting = 0  # bytes of messages about to be written
+        # Deadline, and bytes that must have left before it counts.
         self._timers: WeakKeyDictionary[OutgoingStream, tuple[int, int]] = WeakKeyDictionary()
         self._come = 0
-        self._packet = -1  # where in what has come the unfinished packet begins; it has
-        self._half = 0  # so many bytes of it,
-        self._began = 0  # the first of them since then
+        self._packet = -1  # offset of the unfinished packet in the received bytes
+        self._half = 0  # bytes of the unfinished packet
+        self._began = 0  # arrival of its first bytes, ms
 
     @property
     def room(self) -> int:
-        """Another message may be sent before what was sent has been written, if this is above 0; it counts down by the
-        bytes of each."""
+        """Bytes that may be sent before the sent ones are written; each message reduces it. No message leaves at 0 or
+        less."""
         return AHEAD_BYTES - self._waiting
 
     @property
     def is_under_way(self) -> bool:
-        """Has not all left that was written, as far as `holds` was told?"""
+        """Is written data still on this machine, as last reported by `holds`?"""
         return self._held > 0 or self._seen < self._written
 
     def sends(self, count: int, stream: OutgoingStream | None = None) -> None:
-        """Messages of so many bytes were given to the session. stream: of which they are the oldest that waits for its
-        OrderAck. Its timer may run since something that is gone by now, and counts once these have left."""
+        """Count messages of `count` bytes given to the session. stream: their stream if they are its oldest without an
+        OrderAck. Its timer may still count for an older message, so it restarts once these bytes have left."""
         self._waiting += count
         if stream is not None:
             self._timers.pop(stream, None)
 
     def wrote(self, count: int) -> None:
-        """So many bytes were given to the transport, all that the session had."""
+        """Count bytes given to the transport: all that the session had."""
         self._written += count
         self._waiting = 0
 
     def holds(self, count: int) -> None:
-        """So many of the bytes that were written are still on this machine; as long as nothing is told, none."""
+        """Report how many written bytes are still on this machine. Without a report: none."""
         if self._held and self._written - count > self._seen - self._held:
             self._session.progressed()
         self._held = count
         self._seen = self._written
 
     def run_timer(self, stream: OutgoingStream, now: int) -> None:
-        """Run the timer of a stream that this connection serves; its time counts once what was written has left."""
+        """Run the timer of a stream on this connection; time counts once the written data has left."""
         due = stream.next_timeout()
         if due is None:
             self._timers.pop(stream, None)
             return
         known, mark = self._timers.get(stream, (None, 0))
-        if due != known:  # it has been started since
+        if due != known:  # restarted since
             mark = self._written
         if self._written - self._held < mark:
             stream.postpone(now)
             due = stream.next_timeout()
             assert due is not None
         self._timers[stream] = due, mark
-        stream.handle_timeout(now)  # what is sent again because of it counts the next time
+        stream.handle_timeout(now)  # a resend counts from the next call on
 
     def came(self, count: int, now: int) -> None:
-        """So many bytes have come, and the session has taken them."""
+        """Count received bytes that the session has taken."""
         self._come += count
         self._half = self._session.reader.end - self._session.reader.begin
         if self._come - self._half != self._packet:
@@ -141,12 +142,13 @@ class Pace:
             self._began = now
 
     def too_slow_at(self, timeout: int, rate: int) -> int | None:
-        """When the packet that is arriving will have taken more than `timeout` ms, and come at less than `rate` bytes a
-        second, if nothing more of it comes; None if there is none."""
+        """Return when the arriving packet breaks `timeout` ms and `rate` bytes per second unless more of it arrives;
+        None
+        if no packet is unfinished."""
         return self._began + timeout + 1000 * self._half // rate + 1 if self._half else None
 
 
-# Idle, stopped, the peer went away: nothing to tell an operator. Of a hop that leads here its Connector tells.
+# Normal ends that no operator needs to hear of. The Connector reports hops that lead back here.
 EVERYDAY_ENDS = ("B-147", "B-163", "B-298", "B-413")
 
 GONE_MAX = 1000
@@ -154,12 +156,12 @@ Hop = tuple[str, int]
 
 
 class PeerLink:
-    """One connection: its session, the peer's IP address or the name of its serial line, and the hop that it leads to,
-    if this side opened it or it is a serial line. heard: when something came over it last, ms. certificate: the name in
-    the peer's, "" without TLS. peer_name: what people call the peer, once the session is open. number: no other has
-    it.
+    """One connection with its session. address: the peer's IP address, or the name of its serial line. hop: set if this
+    side opened the connection or it is a serial line. heard: time of the last received data, ms. certificate: the name
+    in the peer's certificate, "" without TLS. peer_name: the peer's configured name, once the session is open. number:
+    unique.
 
-    Set `writable` False while the transport takes no more: acknowledgements still go out, messages wait.
+    Set `writable` False while the transport is full: acknowledgements still go out, messages wait.
     """
 
     def __init__(
@@ -176,35 +178,34 @@ class PeerLink:
         self.counts.sessions += 1
         self.writable = True
         self.was_open = False
-        self.alarms: list[int] = []  # when it is to be looked at, ms; the first is the last here
+        self.alarms: list[int] = []  # deadlines to check, ms; the last one is the earliest
         self.pace = Pace(session)
         self.turns = Turns()
 
     @property
     def name(self) -> str:
-        """What people call its peer."""
+        """The display name of the peer."""
         return self.hop[0] if self.hop else self.address
 
     def count_as(self, counts: PeerCounts) -> None:
-        """From now on what it does is counted there."""
+        """Count in `counts` from now on."""
         self.counts.sessions -= 1
         self.counts = counts
         self.counts.sessions += 1
 
     @property
     def is_open(self) -> bool:
-        """May messages travel on it?"""
+        """May the link carry messages?"""
         return self.session.state == OPEN
 
     @property
     def peer(self) -> bytes:
-        """The GUID of the queue manager at its other end."""
+        """The GUID of the peer."""
         return self.session.remote_guid
 
 
 class Gone(NamedTuple):
-    """A peer without a session: what people called it and its address in its last one, and when it was last heard,
-    ms."""
+    """A peer without a session: name and address of its last session, and time of the last received data, ms."""
 
     name: str
     address: str
@@ -212,9 +213,9 @@ class Gone(NamedTuple):
 
 
 class Links:
-    """All connections. guid: of this queue manager. ended: is called with each link whose session is over, once, when
-    it is here no more. max_sessions: may be set lower than the Config says. counters: what this queue manager has done.
-    gone: peers that had a session, by GUID; the GONE_MAX that went last. Another thread may copy it.
+    """All connections. guid: of this queue manager. ended: called once with each removed link. max_sessions: may be set
+    below the Config's value. counters: of this queue manager. gone: the last GONE_MAX disconnected peers, by GUID;
+    another thread may copy it.
     """
 
     def __init__(self, guid: bytes, config: Config, operator: Operator, ended: Callable[[PeerLink], None]) -> None:
@@ -226,17 +227,17 @@ class Links:
         self._operator = operator
         self._ended = ended
         self._links: dict[PeerLink, None] = {}
-        self._with_hop: dict[PeerLink, None] = {}  # of them
-        self.leaving: dict[PeerLink, None] = {}  # their bytes have not all left, as far as is known
-        self._alarms: list[tuple[int, int]] = []  # a heap: when to look at the latest at which link, by its number
+        self._with_hop: dict[PeerLink, None] = {}  # links with a hop
+        self.leaving: dict[PeerLink, None] = {}  # links with bytes that may not have left yet
+        self._alarms: list[tuple[int, int]] = []  # a heap of deadlines and link numbers
         self._by_number: dict[int, PeerLink] = {}
         self._numbers = itertools.count()
         self._by_guid: dict[bytes, list[PeerLink]] = {}
-        self._half_received: dict[PeerLink, int] = {}  # bytes of an unfinished packet
-        self._touched: dict[PeerLink, None] = {}  # these have something to write, or are to be shut
-        self._at: Counter[str] = Counter()  # how many there are with each address, or are to be
+        self._half_received: dict[PeerLink, int] = {}  # bytes of unfinished packets
+        self._touched: dict[PeerLink, None] = {}  # links with data to write, or to shut
+        self._at: Counter[str] = Counter()  # links, and expected ones, by address
         self._expected = 0
-        self._told: dict[str, tuple[int, int]] = {}  # of each kind: how many when it was last told, when to tell again
+        self._told: dict[str, tuple[int, int]] = {}  # by kind: count when last reported, time of the next report
 
     def __iter__(self) -> Iterator[PeerLink]:
         return iter(self._links)
@@ -245,7 +246,7 @@ class Links:
         return list(self._links)[place]
 
     def snapshot(self) -> list[PeerLink]:
-        """All that there are, for another thread."""
+        """Copy the list of links for another thread."""
         return list(self._links)
 
     def __len__(self) -> int:
@@ -253,16 +254,16 @@ class Links:
 
     @property
     def peers(self) -> Set[bytes]:
-        """The queue managers that any have been open with."""
+        """GUIDs of all peers with an opened link."""
         return self._by_guid.keys()
 
     def with_peer(self, guid: bytes) -> list[PeerLink]:
-        """Those with this queue manager that have been open."""
+        """Return the opened links with this peer."""
         return self._by_guid.get(guid, [])
 
     @property
     def hops(self) -> set[Hop]:
-        """Those that links lead to."""
+        """The hops of all links."""
         return {link.hop for link in self._with_hop if link.hop}
 
     # ---- for operators
@@ -295,17 +296,15 @@ class Links:
     # ---- how they begin
 
     def accept(self, address: str, now: int, hop: Hop | None = None) -> PeerLink | None:
-        """A peer has connected from this IP address, or over the serial line that is this hop; None: it is one too
-        many (B-435)."""
+        """Accept a connection from this IP address, or over the serial line `hop`; None: over the limit (B-435)."""
         return None if self._is_too_many(address, now) else self._add(False, address, hop, now)
 
     def not_admitted(self, address: str, now: int, reason: str, kind: str = ALLOW_LIST) -> None:
-        """A peer that has connected from this IP address may not connect there. kind: ALLOW_LIST or TLS."""
+        """Refuse a connection from this IP address by policy. kind: ALLOW_LIST or TLS."""
         self._refuse(kind, address, now, reason)
 
     def expect(self, address: str, now: int) -> bool:
-        """A connection from this IP address may become a session, once TLS is agreed on: it counts as one until
-        `expected`. False: it is one too many (B-435)."""
+        """Count a connection whose TLS handshake runs as a session until `expected`. False: over the limit (B-435)."""
         if self._is_too_many(address, now):
             return False
         self._at[address] += 1
@@ -313,19 +312,19 @@ class Links:
         return True
 
     def expected(self, address: str) -> None:
-        """Something has come of what `expect` was told of: it is a session or gone."""
+        """End the count of `expect`: the connection is a session or gone."""
         self._expected -= 1
         self._leave(address)
 
     def _is_too_many(self, address: str, now: int) -> bool:
-        """Is a connection from this IP address one too many? Then it is refused."""
+        """Refuse the connection if it is over the limit; return whether it is."""
         if not self.would_refuse(address):
             return False
         self._refuse(LIMIT, address, now, f"{self._at[address]} sessions from there, {len(self)} in all")
         return True
 
     def _refuse(self, kind: str, address: str, now: int, reason: str) -> None:
-        """Count a connection that is refused, and tell of it now and then."""
+        """Count a refused connection, and report it at intervals."""
         refused = self.counters.sessions_refused
         refused[kind] += 1
         told, due = self._told.get(kind, (0, now))
@@ -338,14 +337,14 @@ class Links:
             )
 
     def would_refuse(self, address: str) -> bool:
-        """Would a connection from this IP address be one too many now (B-202, B-206)?"""
+        """Would a connection from this IP address be over the limit (B-202, B-206)?"""
         return (
             len(self) + self._expected >= self.max_sessions
             or self._at[address] >= self._config.max_sessions_per_address
         )
 
     def connect(self, hop: Hop, address: str, now: int, pinged: bool) -> PeerLink:
-        """This side has connected to a hop, whose IP address is `address`; pinged: a ping had found it willing."""
+        """Add a connection that this side opened to a hop at `address`; pinged: a ping was answered before."""
         return self._add(True, address, hop, now, pinged)
 
     def _add(self, initiator: bool, address: str, hop: Hop | None, now: int, pinged: bool = False) -> PeerLink:
@@ -361,7 +360,7 @@ class Links:
         return link
 
     def opened(self, link: PeerLink) -> bool:
-        """Its handshake is over, so that its peer is known. Is that news?"""
+        """Register the peer of a link after its handshake; return whether the link is newly open."""
         if link.was_open or link not in self._links:
             return False
         link.was_open = True
@@ -402,7 +401,7 @@ class Links:
     # ---- what comes and goes
 
     def receive(self, link: PeerLink, data: bytes, now: int) -> list[object]:
-        """The events of the session that these bytes make; none if they meet a defect, which ends the link."""
+        """Return the session's events for these bytes; none after a defect, which ends the link."""
         self.touch(link)
         link.heard = now
         link.counts.received_bytes += len(data)
@@ -417,17 +416,17 @@ class Links:
         return events
 
     def limit_half_received(self) -> None:
-        """Close links until unfinished packets take no more memory than they may (B-435)."""
+        """Close links until unfinished packets fit into their memory limit (B-435)."""
         while sum(self._half_received.values()) > self._config.max_half_received:
             largest = max(self._half_received, key=self._half_received.__getitem__)
             self.close(largest, "B-435", "unfinished packets take too much memory: the largest gives way")
 
     def touch(self, link: PeerLink) -> None:
-        """It may have something to write."""
+        """Mark a link that may have data to write."""
         self._touched[link] = None
 
     def output(self) -> list[tuple[PeerLink, bytes, bool]]:
-        """For each link with news: the bytes to write to it, and whether its transport is to be shut after that."""
+        """Return links with data or an end: link, bytes to write, and whether to shut its transport afterwards."""
         news = [(link, link.session.data_to_send(), link.session.closed is not None) for link in self._touched]
         self._touched.clear()
         for link, data, _ in news:
@@ -440,7 +439,7 @@ class Links:
         return news
 
     def _set_alarm(self, link: PeerLink) -> None:
-        """See that it is looked at when something of it is due. Whatever moves that forward has touched it."""
+        """Set the link's earliest deadline in the heap. Every change of a deadline has touched the link."""
         config = self._config
         times = (link.session.next_timeout(), link.pace.too_slow_at(config.packet_timeout, config.minimum_rate))
         due = min((time for time in times if time is not None), default=None)
@@ -449,7 +448,7 @@ class Links:
             heapq.heappush(self._alarms, (due, link.number))
 
     def run_timers(self, now: int) -> None:
-        """Close what is too slow, and do what is due in the sessions."""
+        """Close slow links, and run due session timers."""
         while self._alarms and self._alarms[0][0] <= now:
             link = self._by_number.get(heapq.heappop(self._alarms)[1])
             if link is None:
@@ -467,36 +466,36 @@ class Links:
 
     @contextlib.contextmanager
     def isolated(self, link: PeerLink) -> Iterator[None]:
-        """A defect of ours that something on this link has met ends this link, not the queue manager."""
+        """Let a defect end this link only, not the queue manager."""
         try:
             yield
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other sessions have no part in it
+        except Exception as error:  # noqa: BLE001 - any defect ends one session only
             self.defect(link, error)
 
     def defect(self, link: PeerLink, error: Exception) -> None:
-        """End this link, for something that it has met has failed in a way that nobody thought of."""
+        """Report a defect, and close the link that met it."""
         self._operator.tell("".join(traceback.format_exception(error)).rstrip(), ERROR, peer=link.address)
         self.close(link, "B-435", f"defect in the queue manager, {error!r}")
 
     def close_all(self, rule: str, reason: str) -> None:
-        """End all sessions, for this reason."""
+        """Close all sessions with this reason."""
         for link in list(self._links):
             self.close(link, rule, reason)
 
     def close(self, link: PeerLink, rule: str, reason: str) -> None:
-        """End a session, for this reason."""
+        """Close a session with this reason."""
         link.session.close(rule, reason)
         self.end(link)
 
     def lost(self, link: PeerLink) -> None:
-        """The transport of this link is gone (B-298)."""
+        """End a link whose transport is closed (B-298)."""
         link.session.transport_closed()
         self.end(link)
 
     def end(self, link: PeerLink) -> None:
-        """Forget a link whose session is closed."""
+        """Remove a link whose session is closed."""
         self.touch(link)
         if link not in self._links:
             return
@@ -512,7 +511,7 @@ class Links:
                 rule=closed.rule,
             )
         del self._links[link], self._by_number[link.number]
-        if len(self._alarms) > 1000 + 16 * len(self._links):  # most are of links that are gone
+        if len(self._alarms) > 1000 + 16 * len(self._links):  # most belong to removed links
             self._alarms = [alarm for alarm in self._alarms if alarm[1] in self._by_number]
             heapq.heapify(self._alarms)
         self._with_hop.pop(link, None)
