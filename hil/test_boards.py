@@ -91,7 +91,7 @@ def test_kill_is_sigkill_and_takes_the_whole_process_group(board: ProcessBoard) 
         assert time.monotonic() < end
 
 
-def test_a_board_whose_application_ends_is_not_alive(board: ProcessBoard) -> None:
+def test_board_is_not_alive_after_its_application_ends(board: ProcessBoard) -> None:
     board.start({"name": "bench", "then": ["end"]})
     end = time.monotonic() + DEADLINE_S
     while board.alive:
@@ -118,7 +118,7 @@ while True:
 
 
 @pytest.mark.parametrize("target", ["unix", "unix-twin", "cpython"])
-def test_a_power_cut_takes_what_was_not_synced(target: str, tmp_path: Path) -> None:
+def test_power_cut_discards_unsynced_data(target: str, tmp_path: Path) -> None:
     script = tmp_path / "unsynced.py"
     script.write_text(UNSYNCED)
     try:

@@ -53,7 +53,7 @@ class StandinEnd:
         self.resets += 1
 
 
-def test_a_victim_is_killed_at_its_count_and_comes_back_after_its_time() -> None:
+def test_victim_is_killed_at_count_and_restarts_after_delay() -> None:
     end = StandinEnd()
     victim = Victim("board", end, [Kill(10, 0.5, 2.0), Kill(10, 0.0, 0.0)])
     steps = [
@@ -75,7 +75,7 @@ def test_a_victim_is_killed_at_its_count_and_comes_back_after_its_time() -> None
     assert (end.alive, victim.kills) == (True, 2)
 
 
-def test_a_cut_of_the_power_comes_at_its_byte_or_when_that_does_not_come() -> None:
+def test_power_cut_happens_at_its_byte_or_after_timeout() -> None:
     end, schedule = StandinEnd(), CutSchedule(())
     victim = Victim("board", end, [Kill(10, 5.0, 1.0, POWER, 100), Kill(20, 5.0, 1.0, POWER, 100)], schedule=schedule)
     passage = schedule.open()
@@ -96,7 +96,7 @@ def test_a_cut_of_the_power_comes_at_its_byte_or_when_that_does_not_come() -> No
     assert (victim.kills, victim.finished) == (2, True)
 
 
-def test_progress_takes_the_highest_figures_and_passes_over_what_is_not_json() -> None:
+def test_progress_keeps_highest_figures_and_ignores_invalid_json() -> None:
     log = Log()
     progress = Progress("a1")
     for text in (
@@ -232,9 +232,7 @@ def test_each_end_of_a_life_is_seen_by_the_start_after_it() -> None:
         ([(1, 1), (2, 3)], "has started by itself: it says start 3, and 2 were planned"),
     ],
 )
-def test_a_cut_that_did_not_happen_and_a_start_that_was_not_planned_are_told(
-    said: list[tuple[int, int]], wrong: str
-) -> None:
+def test_missing_cut_and_unplanned_start_are_reported(said: list[tuple[int, int]], wrong: str) -> None:
     starts = Starts()
     starts.end(1, POWER)
     assert wrong in heard(starts, *said).wrong
@@ -253,7 +251,7 @@ time.sleep(60)"""
     assert "0 cuts instead of 3" in figures.shortcomings()
 
 
-def test_what_is_kept_of_a_failure_shows_it(run_standin: RunStandin, tmp_path: Path) -> None:
+def test_failed_campaign_keeps_its_artefacts(run_standin: RunStandin, tmp_path: Path) -> None:
     figures = run_standin(fault="lose:7")
     assert figures.artefacts is not None
     folder = Path(figures.artefacts)
@@ -287,7 +285,7 @@ def test_wrong_use_is_status_2(words: list[str], capsys: pytest.CaptureFixture[s
         (["--board", "cpython", "--max-size", "70000"], "board cpython takes bodies of at most 65536 bytes"),
     ],
 )
-def test_what_a_board_cannot_do_is_status_2_and_says_why_and_the_board_is_let_go(
+def test_impossible_rig_job_gives_status_2_and_releases_board(
     words: list[str], reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[str] = []
@@ -318,7 +316,7 @@ def standin_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 WORDS = ["--messages", "20", "--cuts", "3", "--kills", "1", "--seed", "11", "--board", "cpython"]
 
 
-def test_main_says_seed_figures_and_line_and_with_json_one_object_on_standard_output(
+def test_main_prints_seed_figures_and_json_object(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     standin_settings(monkeypatch, tmp_path)
@@ -385,7 +383,7 @@ sys.exit(campaign.main({WORDS!r}))
     assert group_of(tmp_path) == []
 
 
-def test_readings_that_had_failed_when_the_power_went_are_with_the_outbox(tmp_path: Path) -> None:
+def test_failed_readings_unreported_at_power_cut_count_as_held(tmp_path: Path) -> None:
     """The board would have told of them after its start; of the first it had."""
 
     def power_goes(_: object) -> None:

@@ -86,7 +86,7 @@ def client(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.timeout(300)
-def test_a_campaign_drives_a_place_of_a_coordinator_that_is_acquired(lab: dict[str, str]) -> None:
+def test_campaign_runs_on_acquired_coordinator_place(lab: dict[str, str]) -> None:
     arguments = ["--board", PLACE, "--messages", "4", "--cuts", "0", "--kills", "1", "--seed", "1", "--json"]
     command = [sys.executable, "-m", "hil.campaign", *arguments]
     for words in (("create",), ("add-match", "desk/lab/NetworkSerialPort")):

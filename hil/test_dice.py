@@ -5,7 +5,7 @@ import pytest
 from hil.dice import new_seed
 
 
-def test_a_seed_that_is_named_is_taken_and_one_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seed_variable_sets_seed_and_invalid_seed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEED", "71")
     assert new_seed() == 71
     monkeypatch.setenv("SEED", "7l")

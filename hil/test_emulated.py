@@ -90,9 +90,7 @@ def test_a_board_lives_dies_and_lives_again_on_the_same_flash(open_board: Open) 
     assert board.read_file("nothing") == b""
 
 
-def test_what_the_rig_puts_on_a_flash_is_whole_when_the_board_has_appended_to_it(
-    open_board: Open, tmp_path: Path
-) -> None:
+def test_board_appends_intact_to_file_written_by_rig(open_board: Open, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "log").write_bytes(bytes(range(200)) * 2)
     board = open_board("mps2-eth")
@@ -130,7 +128,7 @@ def test_a_flash_keeps_files_as_they_were(tmp_path: Path) -> None:
     assert flash.read("c") == b""
 
 
-def test_a_folder_is_taken_off_a_flash_and_one_that_is_not_there_is_missing(tmp_path: Path) -> None:
+def test_flash_take_moves_folder_and_fails_if_missing(tmp_path: Path) -> None:
     flash = Flash(tmp_path / "flash", 128 * 1024, 4096)
     flash.create({"outbox/a": b"1", "outbox/b": b"2", "main.py": b"print(1)\n"}, 1 << 20)
     flash.take("outbox", tmp_path / "taken")

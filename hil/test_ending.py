@@ -35,14 +35,14 @@ def raising(error: BaseException) -> Callable[[], int]:
         (asyncio.CancelledError(), 130, "interrupted\n"),
     ],
 )
-def test_whatever_ends_a_command_is_a_sentence_and_a_status(error: BaseException, status: int, said: str) -> None:
+def test_command_failure_prints_message_and_status(error: BaseException, status: int, said: str) -> None:
     out = io.StringIO()
     assert ending.ending(Console(file=out, width=80), raising(error)) == status
     assert out.getvalue() == said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_work_put_away_what_it_has_and_is_as_it_was_afterwards(number: signal.Signals) -> None:
+def test_signal_runs_cleanup_and_restores_signal_handler(number: signal.Signals) -> None:
     before = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
     outside = signal.signal(number, before)  # a shell's job in the background has SIGINT ignored
     put_away: list[str] = []
@@ -78,7 +78,7 @@ FILE = f"imports: [hil.drivers]\ntargets:\n{ONE}"
         (FILE.replace("LAN", "1"), "'host' must be <class 'str'> (got 1 that is a <class 'int'>).\n"),
     ],
 )
-def test_a_file_of_boards_that_is_wrong_is_a_sentence(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_rig_file_gives_error_message_without_traceback(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "rig.yaml"
     path.write_text(text)
     done = subprocess.run([*RIG, "check", "--lg-env", path], capture_output=True, text=True, check=False)

@@ -18,7 +18,7 @@ FORM = dict.fromkeys(MICROCONTROLLERS, (20, 4, 1))
 
 @pytest.mark.rule("B-056", "B-079", "B-426", "A-22")
 @pytest.mark.parametrize("mishap", BEFALL)
-def test_a_mishap_loses_what_it_took_away_and_nothing_else(mishap: str, play: Play, tmp_path: Path) -> None:
+def test_mishap_loses_only_erased_messages(mishap: str, play: Play, tmp_path: Path) -> None:
     """Without a clock, too: no number comes again, nothing is called stored that is not there, nothing hangs."""
     # No cuts: how much traffic there will be is not known. The first kill may come before there is an outbox.
     board, kills = "unix", 3
@@ -32,7 +32,7 @@ def test_a_mishap_loses_what_it_took_away_and_nothing_else(mishap: str, play: Pl
 
 
 @pytest.mark.parametrize(("board", "mishap", "messages"), [("unix", OFFLINE, 80), ("mps2-eth", FULL, 120)])
-def test_what_waited_while_nobody_could_be_reached_arrives(board: str, mishap: str, messages: int, play: Play) -> None:
+def test_messages_pending_during_outage_arrive_exactly_once(board: str, mishap: str, messages: int, play: Play) -> None:
     """The board is killed meanwhile, and once more when all waits on it."""
     figures, found = play(board, messages=messages, cuts=0, kills=1, max_size=200, mishap=mishap)
     assert (figures.mishaps, figures.told) == (1, [])
@@ -40,7 +40,7 @@ def test_what_waited_while_nobody_could_be_reached_arrives(board: str, mishap: s
 
 
 @pytest.mark.rule("B-426", "B-056", "A-22")
-def test_of_a_queue_manager_whose_backup_is_put_back_only_what_came_after_it_is_gone(play: Play) -> None:
+def test_restored_queue_manager_loses_only_later_messages(play: Play) -> None:
     """What the board sends from then on arrives, once and in order."""
     figures, found = play("unix", messages=60, cuts=4, kills=3, max_size=200, mishap=RESTORE)
     assert (figures.mishaps, figures.told) == (2, [])
@@ -49,7 +49,7 @@ def test_of_a_queue_manager_whose_backup_is_put_back_only_what_came_after_it_is_
 
 
 @pytest.mark.rule("B-098", "B-158", "B-271", "A-01", "A-08")
-def test_every_accepted_reading_is_in_the_queue_once_and_in_order(
+def test_accepted_readings_are_queued_once_in_order(
     place: str, campaign_on: Callable[[str, tuple[int, int, int]], Figures]
 ) -> None:
     figures = campaign_on(place, FORM.get(place, (40, 8, 2)))

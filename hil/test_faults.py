@@ -74,7 +74,7 @@ def test_plan_is_reproducible_and_within_its_bounds(seed: int, count: int, traff
     st.lists(st.integers(0, 100_000), max_size=10),
     st.integers(4096, 65536),
 )
-def test_all_planned_cuts_happen_before_all_messages_can_have_passed(
+def test_planned_cuts_all_happen_before_traffic_ends(
     seed: int, count: int, traffic: int, kills: list[int], chunk: int
 ) -> None:
     """Without a single acknowledgement; `kills` end connections after so many bytes."""
@@ -150,7 +150,7 @@ def test_a_passage_is_cut_at_the_byte_and_only_once(
     assert schedule.forwarded == passage.forwarded
 
 
-def test_a_cut_that_was_not_reached_goes_to_the_next_connection_and_the_order_stays() -> None:
+def test_unreached_cut_moves_to_next_connection_in_order() -> None:
     first, second = Cut(0, UP, 10, RST, 10), Cut(0, UP, 20, FIN, 20)
     schedule = CutSchedule([first, second])
     passage = schedule.open()
@@ -255,7 +255,7 @@ def test_a_cut_is_byte_exact_and_both_ends_see_it(direction: str, position: int,
     within_deadline(body())
 
 
-def test_a_cut_before_which_the_far_end_dies_is_not_counted_but_made_on_the_next_connection() -> None:
+def test_cut_missed_by_reset_moves_to_next_connection() -> None:
     async def body() -> None:
         cut = Cut(0, UP, 100_000, RST, 100_000)
         async with proxied([cut]) as (proxy, target):
@@ -276,7 +276,7 @@ def test_a_cut_before_which_the_far_end_dies_is_not_counted_but_made_on_the_next
     within_deadline(body())
 
 
-def test_a_downstream_cut_without_acknowledgements_falls_back_to_its_upstream_limit() -> None:
+def test_downstream_cut_without_acks_uses_upstream_limit() -> None:
     async def body() -> None:
         cut = Cut(0, DOWN, 500, RST, 2000)
         async with proxied([cut]) as (proxy, target), connected(proxy, target) as (near, far):
@@ -290,7 +290,7 @@ def test_a_downstream_cut_without_acknowledgements_falls_back_to_its_upstream_li
 
 
 @pytest.mark.parametrize("direction", [UP, DOWN])
-def test_of_a_half_open_connection_the_queue_manager_hears_nothing_more(direction: str) -> None:
+def test_half_open_connection_delivers_nothing_more(direction: str) -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
         async with proxied([Cut(0, direction, 5, HALF_OPEN, 5 if direction == UP else 1000)]) as (proxy, target):
@@ -325,7 +325,7 @@ async def held_after_five(
 
 @pytest.mark.parametrize("kind", [LATE, ONE_WAY])
 @pytest.mark.parametrize("direction", [UP, DOWN])
-def test_what_is_late_holds_up_its_own_direction_only(direction: str, kind: str) -> None:
+def test_delay_fault_affects_only_its_own_direction(direction: str, kind: str) -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
         async with held_after_five(kind, direction) as (_, _, near, far):
@@ -380,7 +380,7 @@ def test_a_slow_direction_trickles_for_its_time_and_no_longer(direction: str, fo
 
 
 @pytest.mark.parametrize("direction", [UP, DOWN])
-def test_a_one_way_partition_holds_that_way_of_every_connection_until_it_is_over(direction: str) -> None:
+def test_one_way_partition_blocks_that_direction_until_it_ends(direction: str) -> None:
     """Also of one that is begun meanwhile: it comes into being at the far end, or it does not."""
 
     async def body() -> None:
@@ -418,7 +418,7 @@ def test_a_one_way_partition_holds_that_way_of_every_connection_until_it_is_over
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([UP, DOWN]), st.integers(1, 400), st.sampled_from(GOES_ON)), max_size=6))
-def test_what_is_late_or_slow_arrives_unchanged_and_cuts_nothing(planned: list[tuple[str, int, str]]) -> None:
+def test_delayed_or_slow_data_arrives_unchanged_without_cut(planned: list[tuple[str, int, str]]) -> None:
     cuts = [Cut(0, direction, position, kind, 2000, 0.01) for direction, position, kind in planned]
 
     async def body() -> None:
@@ -464,7 +464,7 @@ def test_after_the_last_cut_everything_passes_unchanged(up: list[int], down: lis
     within_deadline(body())
 
 
-def test_while_the_target_is_down_connections_are_reset_and_its_cut_waits() -> None:
+def test_connections_reset_and_planned_cut_waits_for_target() -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
         async with proxied([Cut(0, UP, 4, FIN, 4)]) as (proxy, target):

@@ -75,7 +75,7 @@ def test_the_boards_that_the_readme_describes_are_some(rig: Rig) -> None:
         ({"ExternalPowerDriver": {"cmd_on": "x"}}, "failed to create ExternalPowerDriver"),
     ],
 )
-def test_a_board_that_is_described_wrongly_is_named_with_the_reason(
+def test_invalid_board_description_is_reported_with_reason(
     rig: Rig, tmp_path: Path, change: dict[str, Any], reason: str
 ) -> None:
     board = described(tmp_path / "tty")
@@ -100,7 +100,7 @@ def test_a_board_that_is_described_wrongly_is_named_with_the_reason(
         ("targets: {a: {drivers: {NodeDriver: !template $LG_NO}}}", "refers to unknown variable 'LG_NO'"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_with_its_name(rig: Rig, text: str, reason: str) -> None:
+def test_invalid_rig_file_is_refused_with_path(rig: Rig, text: str, reason: str) -> None:
     path = rig({})
     path.write_text(text)
     with pytest.raises(BoardMissing, match=rf"^{path}: .*{re.escape(reason)}"):
@@ -155,7 +155,7 @@ def test_two_ports_with_its_number_are_refused(plugged: list[Device]) -> None:
 
 
 @pytest.mark.usefixtures("rig")
-def test_a_port_that_another_file_describes_by_another_key_is_claimed_too(plugged: list[Device]) -> None:
+def test_port_claim_covers_its_other_names(plugged: list[Device]) -> None:
     plugged += [Device("/dev/null", NUMBER, "pci-usb-0:2")]
     by_number, by_place = usb(ID_SERIAL_SHORT=NUMBER), usb(ID_PATH="pci-usb-0:2")
     assert by_number.try_match(plugged[0])
@@ -165,7 +165,7 @@ def test_a_port_that_another_file_describes_by_another_key_is_claimed_too(plugge
 
 
 @pytest.mark.usefixtures("rig")
-def test_one_user_at_a_time_and_the_other_is_told_who() -> None:
+def test_second_claim_of_board_fails_and_names_first_user() -> None:
     first = Claim("a campaign on pico-1", NUMBER)
     with pytest.raises(NoBoard, match=r"in use: a campaign on pico-1, process \d+, since"):
         Claim("another", NUMBER)
@@ -205,7 +205,7 @@ def plugged_in(port: Path, says: bytes) -> Iterator[None]:
         os.close(board)
 
 
-def test_a_board_that_is_plugged_in_again_under_another_name_is_heard_on(rig: Rig, tmp_path: Path) -> None:
+def test_replugged_board_is_read_under_new_port_name(rig: Rig, tmp_path: Path) -> None:
     stop, heard = Event(), Queue[str]()
     driver = drivers.node_of(drivers.load(rig({"bench": described(tmp_path / "tty")})), "bench").micropython
 

@@ -48,7 +48,7 @@ def test_a_campaign_in_which_all_went_well_says_so() -> None:
         ({"kills": {"board": 3, "ingest": 1}}, "3 of 2 kills of the board were made"),
     ],
 )
-def test_what_is_wrong_is_said(changes: dict[str, Any], reason: str) -> None:
+def test_pipeline_figures_name_each_shortcoming(changes: dict[str, Any], reason: str) -> None:
     found = figures(**changes)
     assert reason in " ".join(found.shortcomings())
     assert not json.loads(found.to_json())["ok"]
@@ -65,7 +65,7 @@ def service(folder: Path, script: str) -> Service:
     return made
 
 
-def test_of_a_service_that_is_killed_alone_the_children_live_on(tmp_path: Path) -> None:
+def test_killed_service_leaves_children_alive(tmp_path: Path) -> None:
     """They notice, as Java does."""
     child = "if not os.fork():\n while os.path.exists('stay'): time.sleep(0.01)\n print('gone'); os._exit(0)"
     (tmp_path / "stay").touch()

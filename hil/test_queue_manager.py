@@ -58,11 +58,11 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_command_has_the_store_of_its_folder_and_gives_what_it_prints(manager: QueueManager, tmp_path: Path) -> None:
+def test_command_runs_on_store_in_folder_and_returns_output(manager: QueueManager, tmp_path: Path) -> None:
     assert asyncio.run(manager.command("echo", "a b")) == f"{tmp_path} echo a b --store store\n"
 
 
-def test_a_command_that_fails_is_told_with_its_status_and_what_it_said(manager: QueueManager) -> None:
+def test_failed_command_is_reported_with_status_and_stderr(manager: QueueManager) -> None:
     with pytest.raises(CampaignFailed, match=r"^`ordack fail x` ended with status 3: ordack: no queue \ufffd$"):
         asyncio.run(manager.command("fail", "x"))
 
@@ -95,9 +95,7 @@ def test_a_command_is_ended_with_the_campaign_that_runs_it(manager: QueueManager
     assert not is_running(hanging(tmp_path))
 
 
-def test_it_listens_in_each_life_where_it_did_in_the_first_and_its_port_is_nobodys_meanwhile(
-    manager: QueueManager, tmp_path: Path
-) -> None:
+def test_restarted_queue_manager_keeps_its_port_reserved(manager: QueueManager, tmp_path: Path) -> None:
     manager.links = ["--serial", "board=/dev/pts/9"]
     assert (manager.alive, manager.listening()) == (False, False)
     for life in (1, 2):
@@ -119,7 +117,7 @@ def test_it_listens_in_each_life_where_it_did_in_the_first_and_its_port_is_nobod
         other.bind(manager.address)
 
 
-def test_one_that_ends_otherwise_than_cleanly_when_it_is_asked_to_has_failed(manager: QueueManager) -> None:
+def test_unclean_exit_of_queue_manager_fails_campaign(manager: QueueManager) -> None:
     manager.power_up()
     said(manager, "listening on")
     with pytest.raises(CampaignFailed, match=r"ended with status -15 after SIGTERM$"):

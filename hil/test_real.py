@@ -159,7 +159,7 @@ def _refuses_others(bench: Bench) -> None:
         serial.Serial(str(bench.tty), exclusive=True)
 
 
-def test_a_board_that_is_switched_by_hand_asks_at_a_terminal_and_elsewhere_says_so(
+def test_manual_power_driver_prompts_only_at_a_terminal(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     board = described(tmp_path / "tty")
@@ -225,7 +225,7 @@ def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
 
 
 @pytest.mark.timeout(180)
-def test_check_finds_what_a_board_has_and_a_switch_that_switches_nothing(
+def test_check_reports_board_and_detects_dead_switch(
     bench: Bench, rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rig_command(["check"]) == 0
@@ -270,9 +270,7 @@ def test_a_campaign_deploys_the_modules_that_it_tests(bench: Bench, tmp_path: Pa
 
 
 @pytest.mark.timeout(240)
-def test_a_switch_that_gets_stuck_fails_the_campaign_and_none_of_its_cuts_counts(
-    bench: Bench, rig: Rig, tmp_path: Path
-) -> None:
+def test_stuck_power_switch_fails_campaign_and_counts_no_cut(bench: Bench, rig: Rig, tmp_path: Path) -> None:
     """It says that all is done. Its first two turns are those of the deploy."""
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
@@ -291,7 +289,7 @@ def test_a_switch_that_gets_stuck_fails_the_campaign_and_none_of_its_cuts_counts
 
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("bench")
-def test_a_campaign_switches_its_power_and_a_mishap_over_its_repl_loses_what_it_took_away_and_nothing_else(
+def test_campaign_with_repl_mishap_loses_only_erased_messages(
     tmp_path: Path,
 ) -> None:
     """A copy is made before one can be put back."""
@@ -320,7 +318,7 @@ touch {late}
 """
 
 
-def test_a_hung_relay_ends_a_campaign_with_a_status_of_its_own_and_no_process_cuts_the_power_later(
+def test_hung_relay_ends_campaign_and_leaves_no_power_process(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if not Path(ORDACK[0]).exists():
@@ -347,7 +345,7 @@ def test_a_hung_relay_ends_a_campaign_with_a_status_of_its_own_and_no_process_cu
 
 
 @pytest.mark.timeout(240)
-def test_a_port_that_is_lost_ends_a_campaign_with_that_status_and_all_that_it_can_still_read(
+def test_lost_port_fails_campaign_and_keeps_readable_artefacts(
     bench: Bench, rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After its first kill the board is not there; when its ledger is read it is."""

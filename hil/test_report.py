@@ -165,7 +165,7 @@ def test_a_reading_that_the_application_did_not_record(missing: int) -> None:
     assert not figures(neither).ok
 
 
-def test_a_reading_that_the_application_recorded_twice_or_out_of_turn() -> None:
+def test_duplicate_or_misordered_ledger_entry_fails_report() -> None:
     entries = [entry(k) for k in range(1, COUNT + 1)]
     assert judge(good(), [*entries, entry(COUNT)]).misrecorded == [COUNT]
     assert judge(good(), [entries[1], entries[0], *entries[2:]]).misrecorded == [2, 1]
@@ -185,7 +185,7 @@ def after_an_erasure(messages: list[dict[str, Any]], **known: set[int]) -> Compa
     return compare(COUNT, [entry(k) for k in range(1, COUNT + 1)], read_received(text), erased)
 
 
-def test_what_an_erased_outbox_held_is_counted_and_no_fault() -> None:
+def test_readings_lost_with_erased_outbox_are_no_fault() -> None:
     left = [one for one in good() if one["message_id"] not in (5, 6)]
     result = after_an_erasure(left, held={4, 5, 6}, claimed={1, 2, 3, 4})
     assert (result.faults, result.erased) == ({}, [5, 6])
@@ -206,7 +206,7 @@ def test_only_an_erasure_begins_another_source_and_only_once() -> None:
     assert "corrupt" in judge(back).faults
 
 
-def test_the_reading_that_was_under_way_may_have_come_before_it_was_accepted_again() -> None:
+def test_in_flight_reading_may_duplicate_after_erasure() -> None:
     before = [*good()[:6], message(7, message_id=99), *good()[6:]]
     assert after_an_erasure(before).faults == {}
     assert "duplicated" in judge(before).faults

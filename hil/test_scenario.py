@@ -68,7 +68,7 @@ def test_ways_take_turns() -> None:
     assert min(counts) == 1, "who has accepted nothing may have no outbox"
 
 
-def test_in_a_long_campaign_nothing_happens_before_the_window_was_full() -> None:
+def test_long_campaign_starts_faults_after_full_window() -> None:
     of_hil = Settings(200, 20, 3, 1, "unix").for_board(Limits())
     ahead = of_hil.ahead or 0
     assert ahead > WINDOW

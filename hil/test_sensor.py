@@ -181,7 +181,7 @@ def test_a_node_that_forgot_an_acceptance_is_found_out() -> None:
         live(StandinNode([]))
 
 
-def test_after_an_erasure_the_readings_go_on_and_what_is_known_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
+def test_readings_continue_after_erasure_with_new_base(capsys: pytest.CaptureFixture[str]) -> None:
     live(StandinNode([]), count=5)
     capsys.readouterr()
 
@@ -210,7 +210,7 @@ def test_after_an_old_copy_too_and_a_cut_before_the_ledger_then(capsys: pytest.C
 
 
 @pytest.mark.parametrize("refusal", [OutboxFull("no room"), MemoryError("no room")])
-def test_a_reading_that_was_refused_for_want_of_room_is_sent_again(
+def test_reading_refused_for_lack_of_room_is_retried(
     refusal: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gc, "collect", lambda: 0)  # slow in the large heap of a test run, once for each attempt
@@ -228,7 +228,7 @@ def test_a_reading_that_was_refused_for_want_of_room_is_sent_again(
     assert [line["full"] for line in said(capsys)][-1] == isinstance(refusal, OutboxFull)
 
 
-def test_a_node_that_has_ended_while_the_sensor_only_waits_is_reported() -> None:
+def test_sensor_raises_error_of_ended_node_while_waiting() -> None:
     node = StandinNode([])
     node.error = OSError("the flash is gone")
     with pytest.raises(OSError, match="the flash is gone"):

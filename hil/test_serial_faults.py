@@ -131,7 +131,7 @@ def test_a_fault_in_one_direction_leaves_the_other_alone() -> None:
         assert damage.carry(DOWN, pattern(200), 0.0) == pattern(200)
 
 
-def test_a_power_cut_ends_what_a_fault_still_had_to_do_and_gives_back_what_did_not_fall() -> None:
+def test_power_cut_ends_active_fault_and_keeps_unused_fault() -> None:
     first, second = Cut(0, UP, 4, LOSE, 4), Cut(0, UP, 50, FLIP, 50)
     schedule = CutSchedule([first, second])
     damage = Damage(schedule, 1)
@@ -242,9 +242,7 @@ def test_a_planned_fault_falls_on_the_line(tmp_path: Path) -> None:
     within_deadline(body())
 
 
-def test_what_is_sent_while_an_end_is_off_is_lost_and_nothing_older_arrives_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serial_data_sent_while_an_end_is_off_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[bytes] = []
 
     async def lose(data: bytes) -> None:
@@ -282,9 +280,7 @@ def test_what_is_sent_while_an_end_is_off_is_lost_and_nothing_older_arrives_late
     within_deadline(body())
 
 
-def test_a_queue_manager_that_takes_nothing_does_not_hold_up_the_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queue_manager_that_reads_nothing_does_not_block_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hil.serial_faults._FULL_DEADLINE_S", 0.02)
 
     async def body() -> None:
@@ -299,7 +295,7 @@ def test_a_queue_manager_that_takes_nothing_does_not_hold_up_the_line(
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_a_board_that_comes_on_just_before_close_is_let_go_of_too(tmp_path: Path, turns: int) -> None:
+def test_close_releases_board_that_has_just_connected(tmp_path: Path, turns: int) -> None:
     """In whatever turn of the event loop. A socket that is left to the garbage collector fails the test."""
 
     async def body() -> None:
@@ -334,7 +330,7 @@ def test_a_real_serial_port_can_be_the_line(tmp_path: Path) -> None:
     within_deadline(body())
 
 
-def test_a_port_that_is_there_only_while_the_board_is_on_is_met_in_each_of_its_lives(tmp_path: Path) -> None:
+def test_proxy_finds_port_again_at_each_power_up(tmp_path: Path) -> None:
     """It has another name each time."""
     port = tmp_path / "uart"
 

@@ -50,7 +50,7 @@ def run(boards: list[str], wanted: Settings) -> list[Figures]:
 
 @pytest.mark.rule("B-098", "B-158", "B-271", "A-01", "A-08")
 @pytest.mark.timeout(300)
-def test_many_boards_at_one_queue_manager_are_each_there_once_and_in_order(tmp_path: Path) -> None:
+def test_several_boards_deliver_once_in_order(tmp_path: Path) -> None:
     wanted = settings(tmp_path, messages=40, cuts=5, kills=2)
     found = run(["unix", "unix", "unix-twin", "cpython"], wanted)
     assert [one.shortcomings() for one in found] == [[]] * 4
@@ -84,7 +84,7 @@ def test_each_board_is_accused_of_its_own_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_board_that_fails_is_told_and_the_others_go_on(
+def test_failed_board_is_reported_and_other_boards_continue(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LG_ENV", raising=False)
@@ -99,7 +99,7 @@ def test_a_board_that_fails_is_told_and_the_others_go_on(
     shutil.rmtree(kept)
 
 
-def test_a_board_that_is_not_here_is_status_2_and_the_others_are_let_go(
+def test_missing_board_gives_status_2_and_releases_other_boards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LG_ENV", raising=False)

@@ -35,7 +35,7 @@ def acknowledgement(number: int, base: int, flags: int) -> Packet:
 
 
 @pytest.mark.rule("B-118")
-def test_a_window_that_is_full_is_no_fault_and_one_message_more_is() -> None:
+def test_full_window_is_no_fault_but_one_more_message_is() -> None:
     full = [*opening(), *messages(WINDOW), acknowledgement(2, 1, 0b11), *messages(2)]
     assert window_faults(full) == []
     assert len(window_faults([*full, *messages(1)])) == 1
@@ -47,7 +47,7 @@ def test_an_acknowledgement_has_its_base_message(base: int, flags: int, faults: 
     assert len(window_faults([*opening(), *messages(3), acknowledgement(3, base, flags)])) == faults
 
 
-def test_a_port_that_is_used_again_begins_anew() -> None:
+def test_reused_tcp_port_starts_new_window_check() -> None:
     assert window_faults([*opening(), *messages(WINDOW)] * 2) == []
 
 

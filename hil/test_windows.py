@@ -336,7 +336,7 @@ def test_messages_from_there_come_once_in_order_and_whole(
 
 @pytest.mark.rule("B-003", "B-011", "B-361")
 @pytest.mark.parametrize("way", ["to", "from"])
-def test_kills_of_the_queue_manager_here_lose_and_double_nothing(trial: Trial, way: str) -> None:
+def test_queue_manager_kills_lose_and_double_nothing(trial: Trial, way: str) -> None:
     numbers = range(1, MANY + 1)
     queue = trial.queue_there("to-kills") if way == "to" else trial.queue_here("from-kills")
     if way == "to":
@@ -353,7 +353,7 @@ def test_kills_of_the_queue_manager_here_lose_and_double_nothing(trial: Trial, w
         assert not list(trial.client.queue(queue).peek())
 
 
-def test_what_applications_write_on_a_message_goes_there_and_back(trial: Trial) -> None:
+def test_message_properties_survive_round_trip_with_windows(trial: Trial) -> None:
     queue, back = trial.queue_there("properties", False), trial.queue_here("properties", False)
     said: dict[str, Any] = {
         "label": "Gr\u00f6\u00dfe \u2192 \u6e29\u5ea6",
@@ -375,7 +375,7 @@ def test_what_applications_write_on_a_message_goes_there_and_back(trial: Trial) 
 
 @pytest.mark.rule("B-256", "B-257", "C-55", "C-58")
 @pytest.mark.parametrize("wanted", [confirm.NACK_BAD_DST_Q, confirm.NACK_NOT_TRANSACTIONAL_Q])
-def test_a_message_that_is_refused_there_is_a_dead_letter_here(trial: Trial, wanted: int) -> None:
+def test_message_refused_by_windows_is_dead_letter_on_ordack(trial: Trial, wanted: int) -> None:
     queue = f"{CONTROL}-{trial.run}-nowhere"
     if wanted == confirm.NACK_NOT_TRANSACTIONAL_Q:
         queue = trial.queue_there("plain", False)
@@ -386,7 +386,7 @@ def test_a_message_that_is_refused_there_is_a_dead_letter_here(trial: Trial, wan
 
 @pytest.mark.rule("B-243")
 @pytest.mark.parametrize("wanted", [confirm.NACK_BAD_DST_Q, confirm.NACK_NOT_TRANSACTIONAL_Q])
-def test_a_message_that_is_refused_here_is_a_dead_letter_there(trial: Trial, wanted: int) -> None:
+def test_message_refused_by_ordack_is_dead_letter_on_windows(trial: Trial, wanted: int) -> None:
     queue = f"{CONTROL}-{trial.run}-nowhere"
     if wanted == confirm.NACK_NOT_TRANSACTIONAL_Q:
         queue = trial.queue_here("plain", False)
@@ -395,7 +395,7 @@ def test_a_message_that_is_refused_here_is_a_dead_letter_there(trial: Trial, wan
 
 
 @pytest.mark.rule("B-311", "B-313")
-def test_a_message_that_expires_here_never_comes_there(trial: Trial) -> None:
+def test_message_expired_on_ordack_never_reaches_windows(trial: Trial) -> None:
     queue = trial.queue_there("expires")
     trial.stop()
     with Client(trial.store) as client:
@@ -407,7 +407,7 @@ def test_a_message_that_expires_here_never_comes_there(trial: Trial) -> None:
     assert trial.ask("receive", queue=queue, count=1, seconds=1)["labels"] == []
 
 
-def test_a_receive_there_is_confirmed_here_and_not_before(trial: Trial) -> None:
+def test_receive_ack_arrives_only_after_remote_receive(trial: Trial) -> None:
     queue = trial.queue_there("received")
     [sent] = trial.client.send_many([trial.letter(queue, 1, dead_letter=True)])
     trial.state(sent.message_id, lambda answer: answer == confirm.STORED)
@@ -416,7 +416,7 @@ def test_a_receive_there_is_confirmed_here_and_not_before(trial: Trial) -> None:
 
 
 @pytest.mark.rule("B-242")
-def test_a_receive_here_is_confirmed_there_and_not_before(trial: Trial) -> None:
+def test_receive_on_ordack_is_confirmed_on_windows_afterwards(trial: Trial) -> None:
     queue = trial.queue_here("received")
     trial.answer(trial.send_back(queue, range(1, 2), journal=True))
     with trial.client.queue(queue).receive(PATIENCE_S):
@@ -424,7 +424,7 @@ def test_a_receive_here_is_confirmed_there_and_not_before(trial: Trial) -> None:
     assert len(trial.look("journal", queue)) == 1
 
 
-def test_a_purge_there_is_told_here(trial: Trial) -> None:
+def test_purge_on_windows_is_reported_to_ordack(trial: Trial) -> None:
     queue = trial.queue_there("purged")
     [sent] = trial.client.send_many([trial.letter(queue, 1, dead_letter=True)])
     trial.state(sent.message_id, lambda answer: answer == confirm.STORED)

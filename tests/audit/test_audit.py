@@ -88,7 +88,7 @@ def test_tables_grow(tmp_path: Path) -> None:
         ("one.pcap", "two.pcap", 0),
     ],
 )
-def test_numbers_of_files_tell_what_is_missing(before: str, after: str, missing: int) -> None:
+def test_file_numbers_reveal_missing_captures(before: str, after: str, missing: int) -> None:
     minute = 60 * 10**9
     assert replay.missing_between(before, (0, minute), after, (5 * minute, 6 * minute)) == missing
     # Nothing that long is in a pause that short, whatever the names say; and these are two places at the same time.
@@ -97,7 +97,7 @@ def test_numbers_of_files_tell_what_is_missing(before: str, after: str, missing:
 
 
 @pytest.mark.parametrize("seed", [38, 118, 1069])
-def test_shares_of_a_capture_agree_on_sequences_that_were_not_sent(tmp_path: Path, seed: int) -> None:
+def test_audit_shares_agree_on_unsent_sequences(tmp_path: Path, seed: int) -> None:
     """Which sequences began within the capture, and which were sent at all, no share knows alone.
 
     By these seeds a share that trusts itself invents a violation (38, 118) or does not find one (1069).
@@ -127,7 +127,9 @@ def test_sequences_and_rejects_of_streams(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1000, 1 << 30])
-def test_shares_find_what_one_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_audit_shares_match_result_of_single_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
     """size: of what comes to the driver at once."""
     monkeypatch.setattr(stages, "_BATCH_BYTES", size)
     monkeypatch.setattr(stages, "_PIECE_BYTES", 5 * size)
@@ -252,7 +254,7 @@ def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) 
         ("--html", ".", "is a folder"),
     ],
 )
-def test_places_that_cannot_be_written_to_are_told_in_words(tmp_path: Path, option: str, path: str, text: str) -> None:
+def test_audit_reports_unwritable_output_path_without_errno(tmp_path: Path, option: str, path: str, text: str) -> None:
     (tmp_path / "file").touch()
     capture = capture_generator.generate(21, tmp_path / "captures", violations=False, faults=[])
     done = ordack("audit", *capture.paths, option, tmp_path / path)
@@ -371,7 +373,7 @@ def test_connections_of_another_protocol_are_counted_apart(
 
 
 @pytest.mark.parametrize("form", capture_generator.FORMS[1:])
-def test_frames_that_were_not_written_in_their_order_are_put_in_it(tmp_path: Path, form: str) -> None:
+def test_audit_sorts_frames_of_unordered_captures(tmp_path: Path, form: str) -> None:
     """A tap writes a file for each direction; queues of a network card write late, each in pieces."""
     plain = capture_generator.generate(10, tmp_path / "plain", violations=False, faults=[])
     wanted = tasks.run(plain.paths).summary
@@ -414,7 +416,7 @@ def test_an_audit_is_divided_only_where_that_pays(gib: float, places: int | None
     assert tasks.shares(int(gib * (1 << 30)), places) == wanted
 
 
-def test_the_glossary_has_each_word_that_an_audit_says_and_no_other() -> None:
+def test_audit_glossary_matches_audit_words_exactly() -> None:
     text = Path(__file__).parents[2].joinpath("host/docs/protocol.md").read_text()
     said = text.partition("### What an audit says\n")[2]
     words = re.findall(r"^\| ([^|]+) \|", said, re.MULTILINE)

@@ -46,7 +46,7 @@ def said(s3: S3, *command: object, status: int) -> str:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
-def test_a_capture_says_in_a_bucket_what_it_says_here(s3: S3, plain: Path, ending: str) -> None:
+def test_audit_of_capture_in_bucket_equals_local_audit(s3: S3, plain: Path, ending: str) -> None:
     pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[ending]
     url = s3.put(f"captures/plant.pcap{ending}", pack(plain.read_bytes()))
     here = tasks.run([plain]).summary
@@ -91,7 +91,7 @@ def test_more_objects_than_a_server_lists_at_once(s3: S3, plain: Path, monkeypat
     assert len(find_files("s3a://plant/captures/*7.pcap")) == 11
 
 
-def test_a_server_that_is_busy_twice_is_asked_again(s3: S3, plain: Path) -> None:
+def test_audit_retries_busy_bucket_server(s3: S3, plain: Path) -> None:
     url = s3.put("plant.pcap", plain.read_bytes())
     refusals: list[str] = []
 
@@ -119,7 +119,7 @@ def test_a_slow_server_is_waited_for(s3: S3, plain: Path) -> None:
     assert len(s3.asked) < 8
 
 
-def test_what_is_not_there_is_told(s3: S3, plain: Path) -> None:
+def test_missing_bucket_or_capture_is_reported(s3: S3, plain: Path) -> None:
     s3.put("captures/plant.pcap", plain.read_bytes())
     for command in ("audit", "decode"):
         text = said(s3, command, "s3a://plant/captures/none.pcap", status=2)
@@ -133,7 +133,7 @@ def test_what_is_not_there_is_told(s3: S3, plain: Path) -> None:
     assert "s3a://plant/other" in text
 
 
-def test_a_key_that_may_not_read_is_told(s3: S3, plain: Path) -> None:
+def test_s3_key_without_access_is_reported(s3: S3, plain: Path) -> None:
     url = s3.put("plant.pcap", plain.read_bytes())
     with s3.keys_checked():
         for command in ("audit", url), ("decode", url), ("audit", "s3a://plant/"), ("audit", "s3a://plant/*.pcap"):
@@ -147,14 +147,14 @@ def test_a_key_that_may_not_read_is_told(s3: S3, plain: Path) -> None:
     assert "secret@" not in text
 
 
-def test_a_bucket_of_another_region_is_told(s3: S3, plain: Path) -> None:
+def test_bucket_in_another_region_is_reported(s3: S3, plain: Path) -> None:
     url = s3.put("plant.pcap", plain.read_bytes())
     s3.before = lambda *_: "301 Moved Permanently"
     with pytest.raises(OptionError, match="AWS_REGION"):
         find_files(url)
 
 
-def test_no_room_for_what_is_fetched_is_told(s3: S3, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_reports_full_temporary_folder(s3: S3, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = s3.put("plant.pcap", plain.read_bytes())
 
     def full(*_: object) -> int:
@@ -166,7 +166,7 @@ def test_no_room_for_what_is_fetched_is_told(s3: S3, plain: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_a_server_that_is_not_there_is_told(s3: S3, plain: Path) -> None:
+def test_audit_reports_unreachable_bucket_server(s3: S3, plain: Path) -> None:
     s3.put("plant.pcap", plain.read_bytes())
     nobody = {**ENVIRONMENT, **s3.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "COLUMNS": "400"}
     done = ordack("audit", "--no-spark", "s3a://plant/plant.pcap", environment=nobody)
@@ -207,7 +207,7 @@ def test_an_object_that_changes_while_it_is_read_gives_no_result(s3: S3, long: P
 
 
 @pytest.mark.parametrize("name", ["s3a:/plant/x", "s3a://", "s3a:///x", "s3a://pla nt/x", "s3://a/x"])
-def test_what_is_no_bucket_is_refused(name: str) -> None:
+def test_invalid_bucket_name_is_refused(name: str) -> None:
     with pytest.raises(NotLocal, match="BUCKET"):
         path_of(name)
     with pytest.raises(OptionError):

@@ -175,7 +175,7 @@ def fragment(whole: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("six", [False, True])
-def test_what_is_wrapped_or_in_fragments_is_counted_and_passed_over(six: bool) -> None:
+def test_encapsulated_and_fragmented_frames_count_as_unread(six: bool) -> None:
     inner = segment(1000, FRAMES[7], six=six)
     tally = Tally()
     gre = outer(47, struct.pack(">HH", 0, 0x0800) + inner)
@@ -189,7 +189,7 @@ def test_what_is_wrapped_or_in_fragments_is_counted_and_passed_over(six: bool) -
     (24, 17, 1), (28, 17, 0), (22, 47, 1), (24, 47, 1), (20, 1, 0),
 ])  # fmt: skip
 @pytest.mark.parametrize("port", [1801, 1802])
-def test_a_frame_whose_headers_are_cut_off_was_not_read(size: int, protocol: int, unread: int, port: int) -> None:
+def test_frame_with_truncated_headers_counts_as_unread(size: int, protocol: int, unread: int, port: int) -> None:
     """A capture of such frames was called sound: none of them seemed to be of the protocol. Those are none of which the
     ports are there, and others."""
     frame = bytearray(segment(1000, FRAMES[5]))
@@ -223,7 +223,7 @@ def deliveries(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
 
 
 @given(case=deliveries())
-def test_segments_in_any_order_and_number_give_the_packets_that_were_sent(
+def test_reassembly_restores_packets_from_any_segment_order(
     case: tuple[list[bytes], list[bytes]],
 ) -> None:
     sent, records = case
@@ -235,7 +235,7 @@ def test_segments_in_any_order_and_number_give_the_packets_that_were_sent(
 
 
 @given(case=deliveries(), lost=st.integers(1, 8))
-def test_a_lost_segment_is_reported_and_what_follows_is_found(case: tuple[list[bytes], list[bytes]], lost: int) -> None:
+def test_lost_tcp_segment_is_reported_and_later_packets_found(case: tuple[list[bytes], list[bytes]], lost: int) -> None:
     sent, records = case
     del records[lost : lost + 1]
     found = cuts(pcap([*records, segment(0)]))
@@ -246,7 +246,7 @@ def test_a_lost_segment_is_reported_and_what_follows_is_found(case: tuple[list[b
 
 
 @pytest.mark.parametrize("size", [3000, 50, 20, 11, 1])
-def test_a_false_signature_in_a_body_is_not_taken_for_a_packet_after_a_hole(size: int) -> None:
+def test_signature_in_body_is_not_parsed_as_packet_after_gap(size: int) -> None:
     body = b"....LIOR" + bytes(20) + b"\x10\0\3\0LIOR\xff\xff\xff\xff" + bytes(12) + b"LIOR"
     stream = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, body)) + FRAMES[5]
     found = cuts(pcap([syn(999), *segments(stream[10:], size, 1010)]))
@@ -255,7 +255,7 @@ def test_a_false_signature_in_a_body_is_not_taken_for_a_packet_after_a_hole(size
 
 @pytest.mark.parametrize("skip", [0, 1, 31, 700, 2100])
 @pytest.mark.parametrize("size", [7, 500])
-def test_a_connection_older_than_the_capture_begins_at_its_next_packet(skip: int, size: int) -> None:
+def test_connection_older_than_capture_starts_at_next_packet(skip: int, size: int) -> None:
     stream = (FRAMES[5] + FRAMES[7] + FRAMES[8])[skip:]
     found = cuts(pcap(segments(stream, size)))
     good = [cut.data for cut in found if not cut.problem]
@@ -265,7 +265,7 @@ def test_a_connection_older_than_the_capture_begins_at_its_next_packet(skip: int
     assert [cut.offset for cut in found if cut.problem] == ([0] if skip else [])
 
 
-def test_a_new_syn_begins_a_new_stream_and_a_repeated_one_does_not() -> None:
+def test_new_syn_starts_new_stream_and_repeated_syn_does_not() -> None:
     records = [syn(999), segment(1000, FRAMES[7][:300]), syn(999), segment(1300, FRAMES[7][300:350])]
     records += [syn(4999), segment(5000, FRAMES[5]), segment(5032, FRAMES[8])]
     found = cuts(pcap(records))
@@ -289,7 +289,7 @@ def test_a_wrong_header_ends_its_stream_only() -> None:
 
 
 @pytest.mark.parametrize("extension", [43, 50, 51, 60])
-def test_ip_headers_that_nobody_sends_are_passed_over(extension: int) -> None:
+def test_unusual_ip_headers_are_skipped(extension: int) -> None:
     odd = struct.pack(">IHBB", 6 << 28, 72, 44, 9) + CLIENT_6 + SERVER_6
     odd += struct.pack(">BxHI", extension, 0, 1) + bytes([6, 0]) + bytes(62)
     nested = b""
@@ -341,7 +341,7 @@ def test_a_pipe_is_read_for_ever_in_little_memory(stuck: bool) -> None:
     assert peak < 12 << 20
 
 
-def test_a_missing_segment_is_given_up_when_too_much_waits_for_it() -> None:
+def test_missing_tcp_segment_is_skipped_when_buffer_is_full() -> None:
     def records() -> Iterator[bytes]:
         yield syn(999)
         for at in range(200):
@@ -355,7 +355,7 @@ def test_a_missing_segment_is_given_up_when_too_much_waits_for_it() -> None:
     assert peak < 24 << 20
 
 
-def test_what_was_early_and_is_delivered_waits_no_longer() -> None:
+def test_reassembly_releases_early_segments_after_delivery() -> None:
     message = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, bytes(60000)))
 
     def records() -> Iterator[bytes]:

@@ -132,7 +132,7 @@ def test_a_file_cut_off_anywhere(tmp_path: Path) -> None:
         struct.pack("<IIIHH", 0x0A0D0D0A, 28, 0x12345678, 1, 0) + bytes(12),
     ],
 )
-def test_what_is_no_capture_is_said(tmp_path: Path, data: bytes) -> None:
+def test_file_without_capture_is_reported_and_skipped(tmp_path: Path, data: bytes) -> None:
     """The good file behind it is read nevertheless."""
     paths = put(tmp_path, [data, pcap([there(0, ONE)])])
     decoder = None
@@ -145,7 +145,7 @@ def test_what_is_no_capture_is_said(tmp_path: Path, data: bytes) -> None:
     assert 2 in kinds
 
 
-def test_times_are_exact_and_files_are_in_the_order_of_their_first_frames(tmp_path: Path) -> None:
+def test_capture_times_are_exact_and_order_files_by_first_frame(tmp_path: Path) -> None:
     units = {3: 10**3, 6: 10**6, 9: 10**9}
     names = []
     for number, (code, per_second) in enumerate(units.items()):
@@ -162,7 +162,7 @@ def test_times_are_exact_and_files_are_in_the_order_of_their_first_frames(tmp_pa
                      for number in reversed(range(len(units)))]  # fmt: skip
 
 
-def test_a_packet_and_its_order_go_on_in_the_next_file(tmp_path: Path) -> None:
+def test_packet_and_its_order_continue_in_next_capture_file(tmp_path: Path) -> None:
     first = pcap([*OPENING, there(0, THREE[:100]), there(200, THREE[200:] + ONE)])
     second = bytearray(pcap([there(100, THREE[100:200])]))
     second[24:28] = struct.pack("<I", 1_800_000_000)
@@ -239,7 +239,7 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
         (section() + block("<", 10, bytes(90)) + interface(101) + enhanced(FRAMES[3]), True, START),
     ],
 )
-def test_what_a_file_begins_with(data: bytes, known: bool, time: float | None, tmp_path: Path) -> None:
+def test_capture_is_recognised_by_its_first_bytes(data: bytes, known: bool, time: float | None, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(data)
     assert columnar.is_capture(str(path)) is known
@@ -341,7 +341,7 @@ def details(raw: bytes, folder: Path) -> dict[str, Any]:
 
 @settings(max_examples=150)
 @given(raw=st.one_of(messages(), messages(), internals()))
-def test_all_other_columns_are_what_the_twin_finds(raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_detail_columns_match_twin_parser(raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     wanted = parsed(raw)
     found = details(raw, tmp_path_factory.mktemp("details"))
     if wanted is not None:

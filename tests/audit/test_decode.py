@@ -218,7 +218,7 @@ def test_a_file_without_packets_is_said_and_no_failure(tmp_path: Path, data: byt
     assert ("the file is empty" in error) == (not data)
 
 
-def test_what_is_no_hex_text_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
+def test_invalid_hex_text_is_refused_before_reading_all(tmp_path: Path) -> None:
     class Endless(io.RawIOBase):
         given = 0
 
@@ -301,7 +301,7 @@ def test_malformed_packets_are_reported_and_the_next_one_is_read(tmp_path: Path)
 
 @pytest.mark.rule("B-168", "B-429")
 @pytest.mark.parametrize("tail", [FRAMES[5][:31], FRAMES[5][:5], b"noise that is no packet", FRAMES[1][:10]])
-def test_what_has_no_end_ends_the_stream(tail: bytes) -> None:
+def test_packet_without_valid_end_ends_the_stream(tail: bytes) -> None:
     status, found = objects("-", stdin=FRAMES[5] + tail)
     assert status == 3
     assert [(item["packet"], item["offset"]) for item in found] == [("ConnectionParameters", 0), ("malformed", 32)]
@@ -318,7 +318,7 @@ def test_what_has_no_end_ends_the_stream(tail: bytes) -> None:
         (b"\xd4\xc3\xb2\xa1", "at byte 0, behind frame 0: the file ends inside"),
     ],
 )
-def test_what_cannot_be_decoded_is_said_clearly(tmp_path: Path, data: bytes, reason: str) -> None:
+def test_decode_reports_undecodable_input(tmp_path: Path, data: bytes, reason: str) -> None:
     file = tmp_path / "input"
     file.write_bytes(data)
     status, _, error = run(file)
@@ -327,7 +327,7 @@ def test_what_cannot_be_decoded_is_said_clearly(tmp_path: Path, data: bytes, rea
     assert "input" in error
 
 
-def test_a_damaged_capture_gives_what_it_has() -> None:
+def test_decode_prints_readable_part_of_damaged_capture() -> None:
     status, found = objects("-", stdin=pcap([segment(0, FRAMES[5]), b"x" * 50])[:-5])
     assert (status, [item["packet"] for item in found]) == (2, ["ConnectionParameters"])
 
@@ -371,7 +371,7 @@ def test_link_types_that_cannot_be_read_are_named_and_counted() -> None:
 
 
 @pytest.mark.parametrize("options", [["--json"], []])
-def test_each_packet_of_a_pipe_is_shown_as_it_comes(options: list[str]) -> None:
+def test_decode_shows_piped_packets_immediately(options: list[str]) -> None:
     """`tcpdump -U -w - | ordack decode -`, which ends when somebody ends it."""
     data = pcap([syn(999), segment(1000, FRAMES[5]), segment(1000 + len(FRAMES[5]), FRAMES[8])])
     last = len(FRAMES[8]) + 56
@@ -417,7 +417,7 @@ def test_names_stand_beside_their_guids(tmp_path: Path) -> None:
     assert (status, out) == (2, "")
 
 
-def test_the_tree_of_a_capture_and_of_what_is_malformed() -> None:
+def test_decode_prints_capture_tree_and_malformed_packet() -> None:
     status, out, _ = run("-", stdin=pcap([segment(0, FRAMES[5] + b"no packet follows")]))
     assert status == 3
     assert f"ConnectionParameters  offset 0 (0x0)  frame 1  {NAME}  2023-11-14 22:13:20.250000 UTC" in out

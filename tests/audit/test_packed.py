@@ -42,7 +42,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_packed_capture_says_what_the_plain_one_says(plain: Path, tmp_path: Path, way: str) -> None:
+def test_compressed_capture_gives_same_result_as_plain_one(plain: Path, tmp_path: Path, way: str) -> None:
     path = tmp_path / f"plant.pcap.{way.split()[0]}"
     path.write_bytes(WAYS[way](plain.read_bytes()))
     assert columnar.first_time(str(path)) == columnar.first_time(str(plain))
@@ -72,7 +72,7 @@ def test_commands_read_packed_captures(plain: Path, tmp_path: Path, way: str) ->
 
 
 @pytest.mark.parametrize("way", PACKS)
-def test_a_packed_capture_that_is_cut_off_or_damaged_is_told(plain: Path, tmp_path: Path, way: str) -> None:
+def test_truncated_or_corrupt_compressed_capture_is_reported(plain: Path, tmp_path: Path, way: str) -> None:
     data = WAYS[way](plain.read_bytes())
     chance = random.Random(1)
     for number in range(12):
@@ -89,7 +89,7 @@ def test_a_packed_capture_that_is_cut_off_or_damaged_is_told(plain: Path, tmp_pa
     assert "what was packed" in ordack("decode", path).stderr
 
 
-def test_what_is_there_packed_and_plain_is_read_once(plain: Path, tmp_path: Path) -> None:
+def test_capture_in_packed_and_plain_form_is_read_once(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "a.pcap").write_bytes(plain.read_bytes())
     (tmp_path / "a.pcap.gz").write_bytes(gzip.compress(plain.read_bytes()))
     expected = json.dumps(tasks.run([plain]).summary)
@@ -102,7 +102,7 @@ def test_what_is_there_packed_and_plain_is_read_once(plain: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("way", PACKS)
-def test_a_file_that_is_packed_after_it_was_read_is_not_read_again(plain: Path, tmp_path: Path, way: str) -> None:
+def test_capture_compressed_after_reading_is_not_read_again(plain: Path, tmp_path: Path, way: str) -> None:
     folder = tmp_path / "captures"
     folder.mkdir()
     (folder / "a.pcap").write_bytes(plain.read_bytes())
@@ -115,7 +115,7 @@ def test_a_file_that_is_packed_after_it_was_read_is_not_read_again(plain: Path, 
 
 
 @pytest.mark.parametrize("way", PACKS)
-def test_what_is_packed_is_not_unpacked_into_memory(plain: Path, tmp_path: Path, way: str) -> None:
+def test_unpacking_compressed_capture_needs_little_memory(plain: Path, tmp_path: Path, way: str) -> None:
     head = plain.read_bytes()
     path = tmp_path / f"large.{way}"
     frame = b"\0\0\0\0\0\0\0\0\0\0\1\0\0\0\1\0" + bytes(0x10000)
@@ -130,7 +130,7 @@ def test_what_is_packed_is_not_unpacked_into_memory(plain: Path, tmp_path: Path,
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 140 << 10  # KiB
 
 
-def test_what_is_too_large_ends_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_packed_capture_is_truncated_with_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(bytes(10_000_000)))
     with path.open("rb") as file:

@@ -33,7 +33,7 @@ def _table(page: str, section: str) -> list[list[str]]:
     ]
 
 
-def test_the_page_says_what_the_result_says(result: AuditResult, tmp_path: Path) -> None:
+def test_audit_html_page_matches_result(result: AuditResult, tmp_path: Path) -> None:
     path = tmp_path / "audit.html"
     html_page.write(result, path)
     page = path.read_text("utf-8")

@@ -158,7 +158,7 @@ def test_the_page_for_a_pico_w_leads_to_a_reading(queue: str, tmp_path: Path) ->
 # ---- deploy -----------------------------------------------------------------------------------------
 
 
-def test_only_what_has_changed_is_copied_and_the_program_runs(machine: Callable[..., Machine], tmp_path: Path) -> None:
+def test_deploy_copies_only_changed_files_and_starts_program(machine: Callable[..., Machine], tmp_path: Path) -> None:
     board = machine()
     first = package(tmp_path / "first", {**SMALL, "ordack/node/old.py": "# old\n"})
     main, config = tmp_path / "program.py", tmp_path / "wifi.json"
@@ -193,7 +193,7 @@ class Cut(Exception):
     """The power failed."""
 
 
-def test_a_deploy_that_is_cut_leaves_the_old_or_is_told(
+def test_interrupted_deploy_keeps_old_package_or_is_reported(
     machine: Callable[..., Machine],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -238,7 +238,7 @@ def test_a_deploy_that_is_cut_leaves_the_old_or_is_told(
     assert board.checks()["modules"].verdict == "ok"
 
 
-def test_what_cannot_be_copied_is_refused_before_anything_changes(
+def test_deploy_refuses_unusable_package_before_any_change(
     machine: Callable[..., Machine],
     tmp_path: Path,
 ) -> None:
@@ -306,7 +306,7 @@ def test_a_board_gets_the_native_module_for_its_processor_alone(mpy: int, own_co
     assert info.lib == "/lib"
 
 
-def test_a_program_that_does_not_compile_replaces_nothing_and_one_that_ends_with_an_error_is_told(
+def test_deploy_rejects_syntax_error_and_reports_startup_error(
     machine: Callable[..., Machine],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -375,7 +375,7 @@ def bitten(board: Machine) -> None:
         time.sleep(0.1)
 
 
-def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
+def test_deploy_completes_despite_watchdog_reset(
     machine: Callable[..., Machine],
     tmp_path: Path,
 ) -> None:
@@ -540,7 +540,7 @@ def _repl(name: str, version: tuple[int, ...]) -> Callable[[bytes], bytes]:
     ],
     ids=["silent", "login", "circuitpython", "old"],
 )
-def test_what_is_no_board_of_ours_is_told(
+def test_port_without_usable_board_is_reported(
     wire: Callable[[Callable[[bytes], bytes]], str],
     monkeypatch: pytest.MonkeyPatch,
     answer: Callable[[bytes], bytes],
@@ -553,7 +553,7 @@ def test_what_is_no_board_of_ours_is_told(
         repl.attended(wire(answer), lambda board: None, reset=False)
 
 
-def test_a_port_that_is_not_there_and_one_that_is_in_use(wire: Callable[[Callable[[bytes], bytes]], str]) -> None:
+def test_missing_port_and_port_in_use_are_reported(wire: Callable[[Callable[[bytes], bytes]], str]) -> None:
     done = ordack("doctor", "--port", "/dev/tty-of-no-board")
     assert (done.returncode, done.stdout) == (5, "")
     assert "there is no port /dev/tty-of-no-board; there are: " in done.stderr

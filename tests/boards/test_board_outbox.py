@@ -23,7 +23,7 @@ from ordack.node.storage.outbox import Outbox
 from tests.support.command import ordack
 
 
-def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_board_outbox_lists_each_message_with_its_reason(tmp_path: Path) -> None:
     queue = "DIRECT=TCP:10.0.0.5\\private$\\line1"
 
     async def fill() -> None:
@@ -129,7 +129,7 @@ def test_a_part_of_an_outbox_is_not_taken_for_a_whole_one(tmp_path: Path) -> Non
     assert "there is no outbox in" in done.stderr
 
 
-def test_an_outbox_is_rescued_and_what_is_in_it_listed(tmp_path: Path) -> None:
+def test_board_outbox_is_rescued_and_listed(tmp_path: Path) -> None:
     queue = "DIRECT=TCP:10.0.0.5\\private$\\line1"
     folder = tmp_path / "outbox"
 

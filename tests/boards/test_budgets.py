@@ -145,5 +145,5 @@ def test_large_messages_come_to_a_heap_in_pieces_and_leave_it(served: Callable[[
     assert found["done"] == 12
 
 
-def test_the_firmware_that_is_measured_is_there() -> None:
+def test_measured_firmware_exists() -> None:
     assert (MPS2 / "firmware.elf").exists(), "make firmware"

@@ -25,7 +25,7 @@ def received(store: Path, count: int) -> list[str]:
     return bodies
 
 
-def test_a_board_on_batteries_wakes_and_sleeps_and_none_of_its_readings_is_missing(boards: Boards, store: Path) -> None:
+def test_battery_board_delivers_all_readings_across_sleeps(boards: Boards, store: Path) -> None:
     port = own_port()
     place = f'"outbox", connect=("{HOST}", {port}), '
     board = boards.run("batteries.py", ('"outbox", ', place), ("2000)", "50)"), ("10000", "1000"), ("300000", "500"))
@@ -40,13 +40,13 @@ def test_a_board_on_batteries_wakes_and_sleeps_and_none_of_its_readings_is_missi
         there.stop()
 
 
-def test_a_board_on_batteries_is_told_that_there_is_no_such_queue(boards: Boards, serve: Serve) -> None:
+def test_battery_board_reports_missing_queue(boards: Boards, serve: Serve) -> None:
     place = f'"outbox", connect=("{HOST}", {serve.port}), '
     board = boards.run("batteries.py", ('line1")', 'lime1")'), ('"outbox", ', place), ("2000)", "50)"))
     assert board.until("to send").splitlines() == [STARTS, "not delivered, class 0x8000", "0 to send"]
 
 
-def test_a_board_is_told_which_commands_make_its_queue_transactional(boards: Boards, store: Path, serve: Serve) -> None:
+def test_board_gets_commands_that_make_queue_transactional(boards: Boards, store: Path, serve: Serve) -> None:
     name, place = ('line1")', 'plain")'), ('"outbox", ', f'"outbox", connect=("{HOST}", {serve.port}), ')
     pauses = ("2000)", "50)"), ("300000", "500")
     board = boards.run("batteries.py", name, place, *pauses)
@@ -69,7 +69,7 @@ def test_a_board_without_asyncio_sends_one_reading_and_a_batch(boards: Boards, s
 
 
 @pytest.mark.parametrize(("name", "count"), [("interrupts.py", 40), ("fast.py", 120)])
-def test_a_program_that_goes_on_for_ever_sends_its_readings_in_order(
+def test_endless_example_sends_readings_in_order(
     boards: Boards, store: Path, serve: Serve, name: str, count: int
 ) -> None:
     board = boards.run(name, to(serve.port))
@@ -94,7 +94,7 @@ def main(node, pause):
 """
 
 
-def test_an_application_is_updated_over_the_air_and_the_outbox_stays(boards: Boards, store: Path, serve: Serve) -> None:
+def test_over_the_air_update_keeps_outbox(boards: Boards, store: Path, serve: Serve) -> None:
     """Three programs: the second comes as a message while the readings of the first wait; the third fails at once."""
     board = boards.run("update.py", to(serve.port), app=APP.format(1, "True"))
     address = f"PRIVATE={guid_of_board(store)}\\9"
@@ -127,9 +127,7 @@ def test_the_first_application_of_a_board_comes_over_the_air(boards: Boards, sto
     board.kill()
 
 
-def test_an_update_for_which_the_flash_has_no_room_is_rejected_and_the_application_goes_on(
-    boards: Boards, store: Path, serve: Serve
-) -> None:
+def test_update_without_flash_room_is_rejected(boards: Boards, store: Path, serve: Serve) -> None:
     """Nor is the way back another one, for which there was room."""
     full = (
         "        file.write(data)",
@@ -149,9 +147,7 @@ def test_an_update_for_which_the_flash_has_no_room_is_rejected_and_the_applicati
     assert board.output.count("a way back: False") == 2
 
 
-def test_an_update_that_comes_again_after_a_reset_does_not_lose_the_application_before_it(
-    boards: Boards, store: Path, serve: Serve
-) -> None:
+def test_repeated_update_after_reset_keeps_previous_application(boards: Boards, store: Path, serve: Serve) -> None:
     """Which is the way back, if the new one fails later."""
     reset = "        updates.take(update)", "        update.again or machine.reset()\n        updates.take(update)"
     board = boards.run("update.py", to(serve.port), reset, app=APP.format(1, "True"))
@@ -163,7 +159,7 @@ def test_an_update_that_comes_again_after_a_reset_does_not_lose_the_application_
     assert "before: 0" not in board.output
 
 
-def test_a_board_on_batteries_sleeps_whatever_fails(boards: Boards) -> None:
+def test_battery_board_sleeps_after_any_failure(boards: Boards) -> None:
     """Else it would be awake until they are empty."""
     board = boards.run("batteries.py", ("capacity=262144", "capacity=1"), ("300000", "500"))
     board.often(STARTS, 3)

@@ -171,7 +171,7 @@ def test_commands_to_a_board(boards: Boards, store: Path, plant: Plant, dice: ra
         assert number == before + 1 or (number == before and again), handled
 
 
-def test_what_a_board_sends_to_its_neighbour(boards: Boards, dice: random.Random) -> None:
+def test_board_delivers_to_neighbour_across_power_cuts(boards: Boards, dice: random.Random) -> None:
     port = own_port()
     to_it = f"{LAN},hostfwd=tcp:127.0.0.1:{port}-:1801"
     receiver = Lives(boards, dice, "neighbour_receives.py", lines=("b'",), links=("-nic", to_it))

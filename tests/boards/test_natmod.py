@@ -68,9 +68,7 @@ def test_the_checks_of_the_line_pass_on_a_native_module() -> None:
 
 
 @pytest.mark.parametrize("arch", ["armv6m", "armv7m"])
-def test_the_checks_of_the_core_pass_on_a_cortex_m3_with_a_stock_firmware(
-    monkeypatch: pytest.MonkeyPatch, arch: str
-) -> None:
+def test_core_checks_pass_on_cortex_m3_with_stock_firmware(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
     stock = ROOT / "build" / "firmware" / "mps2-an385-stock" / "firmware.elf"
     monkeypatch.setattr(on_mps2, "DATA", (*on_mps2.DATA, f"build/natmod/{arch}/_mqqb.mpy"))
     checks = (ROOT / "tests" / "mp" / "test_core.py").read_text()

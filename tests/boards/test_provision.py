@@ -184,7 +184,7 @@ def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path, st
     assert (sender["source_queue_manager"], sender["name"], sender["messages"]) == (f"{{{guid}}}", "press-3", 2)
 
 
-def test_a_second_run_keeps_what_it_does_not_know(board: UnixBoard, serve: Serve, tmp_path: Path) -> None:
+def test_second_provision_keeps_unknown_settings_and_files(board: UnixBoard, serve: Serve, tmp_path: Path) -> None:
     (board.folder / "network.py").write_text(NETWORK)
     (board.folder / "air.json").write_text('{"hall": "xxxxxxxx"}')
     (board.folder / "config.json").write_text(json.dumps(OLD))
@@ -209,7 +209,7 @@ def test_another_name_needs_a_word(board: UnixBoard, serve: Serve, tmp_path: Pat
     assert config(board)["name"] == "press-3"
 
 
-def test_a_board_moves_to_another_queue_manager_if_nothing_waits_for_the_one_before(
+def test_provision_changes_queue_manager_only_if_outbox_is_empty(
     board: UnixBoard, serve: Serve, tmp_path: Path
 ) -> None:
     assert run(board, serve.port).returncode == 0
@@ -266,7 +266,7 @@ def test_a_wifi_that_cannot_be_joined(
 
 
 @pytest.mark.parametrize("way", ["variable", "input"])
-def test_a_board_joins_a_network_as_its_configuration_says_and_its_program_may_do_so(
+def test_board_joins_wifi_network_from_its_configuration(
     board: UnixBoard, serve: Serve, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (board.folder / "network.py").write_text(NETWORK)
@@ -368,7 +368,7 @@ def test_tls_is_spoken_from_the_moment_the_files_count(
         ("--wifi", "hall", "has 5 bytes: it has 8 to 64"),
     ],
 )
-def test_what_is_mistyped_is_told_before_a_board_is_asked(option: str, value: str, said: str) -> None:
+def test_provision_rejects_invalid_option_before_board_access(option: str, value: str, said: str) -> None:
     given = {"--port": "/dev/none", "--name": "press-3", "--queue": QUEUE, option: value}
     done = commands.ordack(
         "board", "provision", *(word for pair in given.items() for word in pair), stdin=b"short\n", seconds=90
@@ -390,7 +390,9 @@ def test_a_wifi_needs_a_password() -> None:
         ("DIRECT=TCP:127.0.0.1\\line1", "public queue: is DIRECT=TCP:127.0.0.1\\private$\\line1 meant?"),
     ],
 )
-def test_a_queue_that_is_not_there(board: UnixBoard, serve: Serve, tmp_path: Path, queue: str, said: str) -> None:
+def test_provision_reports_missing_queue_and_leaves_nothing(
+    board: UnixBoard, serve: Serve, tmp_path: Path, queue: str, said: str
+) -> None:
     (board.folder / "config.json").write_text('{"pin": 7}')
     done = run(board, serve.port, "--queue", queue)
     assert (done.returncode, done.stdout) == (1, "")
@@ -412,7 +414,7 @@ def test_a_queue_manager_that_does_not_answer(board: UnixBoard) -> None:
     assert files_of(board) == []
 
 
-def test_a_message_that_is_not_stored_in_time_is_given_up(
+def test_provision_discards_message_not_stored_in_time(
     board: UnixBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a port that takes connections, and says nothing."""
@@ -427,7 +429,7 @@ def test_a_message_that_is_not_stored_in_time_is_given_up(
     assert json.loads(done.stdout.splitlines()[-1])["messages"] == 0
 
 
-def test_a_configuration_that_is_none_is_not_overwritten(board: UnixBoard, serve: Serve) -> None:
+def test_invalid_configuration_is_not_overwritten(board: UnixBoard, serve: Serve) -> None:
     (board.folder / "config.json").write_text("ssid = hall\n")
     done = run(board, serve.port)
     assert done.returncode == 1

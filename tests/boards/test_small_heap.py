@@ -124,12 +124,12 @@ def received(tmp_path: Path) -> list[bytes]:
         return [message.body.rstrip(b"\0") for message in messages]
 
 
-def test_forty_thousand_messages_wait_with_320_kib_and_a_start_has_them(tmp_path: Path) -> None:
+def test_320_kib_heap_holds_40000_messages_over_restart(tmp_path: Path) -> None:
     assert board(tmp_path, 320, MANY) == ["found 0", "wait 40000"]
     assert board(tmp_path, 320, MANY) == ["found 40000", "wait 40000"]
 
 
-def test_what_is_accepted_can_be_started_with(tmp_path: Path, port: int) -> None:
+def test_small_heap_board_restarts_with_all_accepted_messages(tmp_path: Path, port: int) -> None:
     heap = 140
     found, accepted = board(tmp_path, heap, FILL)
     count = int(accepted.split()[1])
@@ -141,7 +141,7 @@ def test_what_is_accepted_can_be_started_with(tmp_path: Path, port: int) -> None
 
 
 @pytest.mark.rule("B-271", "B-093", "B-318")
-def test_what_is_more_than_the_heap_can_hold_is_delivered_in_order(tmp_path: Path, port: int) -> None:
+def test_outbox_larger_than_heap_is_delivered_in_order(tmp_path: Path, port: int) -> None:
     """Three starts on a machine with memory, so three sequences; some messages stand in copies behind newer ones."""
     for _ in range(3):
         subprocess.run(
@@ -179,9 +179,7 @@ def on_a_board(mps2: Callable[..., Machine], tmp_path: Path, count: int | None, 
 
 @needs_mps2
 @pytest.mark.rule("B-271", "B-093")
-def test_a_start_with_64_kib_delivers_whatever_the_flash_holds(
-    tmp_path: Path, port: int, mps2: Callable[..., Machine]
-) -> None:
+def test_board_delivers_full_flash_with_64_kib_heap(tmp_path: Path, port: int, mps2: Callable[..., Machine]) -> None:
     """A heap in pieces, as where a queue manager is slow, may hold up the last of them: it says so and goes on."""
     found, said = on_a_board(mps2, tmp_path, None, port=port)
     print(said)
@@ -192,7 +190,7 @@ def test_a_start_with_64_kib_delivers_whatever_the_flash_holds(
 
 @needs_mps2
 @pytest.mark.parametrize("leave", [8000, 4000])
-def test_a_node_goes_on_with_the_memory_that_a_program_leaves_it_or_says_that_it_is_too_little(
+def test_node_works_in_small_heap_or_reports_too_little_memory(
     leave: int, tmp_path: Path, port: int, mps2: Callable[..., Machine]
 ) -> None:
     """It has so many bytes; then the program lets go of what it took."""

@@ -133,9 +133,7 @@ def fill_stored(folder: Path) -> int:
 
 
 @pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="make firmware builds the MicroPython of this test")
-def test_a_start_with_a_flash_full_of_messages_that_nobody_has_received(
-    tmp_path: Path, mps2: Callable[..., Machine]
-) -> None:
+def test_start_with_full_flash_of_unreceived_messages_is_fast(tmp_path: Path, mps2: Callable[..., Machine]) -> None:
     """Each is looked for in its file only."""
     stored = fill_stored(tmp_path / "outbox")
     found, damage, taken = started_with(tmp_path / "outbox", tmp_path / "flash", mps2)

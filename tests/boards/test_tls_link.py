@@ -120,7 +120,7 @@ def _content(plant: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("interpreter", INTERPRETERS)
-def test_a_board_that_is_killed_goes_on_over_tls_once_and_in_order(plant: Path, interpreter: str) -> None:
+def test_killed_board_resumes_over_tls_exactly_once_in_order(plant: Path, interpreter: str) -> None:
     board, serve = Board(plant / "board", interpreter), Serve(plant / "store", listen=None)
     given = {"port": serve.port, "name": "plant", "count": COUNT, **_paths(plant / "tls", "press-3", interpreter)}
     first = board.start(ms=1000 * DEADLINE_S, stands=True, **given)
@@ -135,7 +135,7 @@ def test_a_board_that_is_killed_goes_on_over_tls_once_and_in_order(plant: Path, 
 
 
 @pytest.mark.parametrize("interpreter", INTERPRETERS)
-def test_commands_come_to_a_board_over_its_tls_session_once_and_in_order(plant: Path, interpreter: str) -> None:
+def test_board_gets_commands_once_in_order_over_tls(plant: Path, interpreter: str) -> None:
     board, serve = Board(plant / "board", interpreter), Serve(plant / "store", listen=None)
     given = {"port": serve.port, "name": "plant", "count": 1, **_paths(plant / "tls", "press-3", interpreter)}
     process = board.start(ms=1000 * DEADLINE_S, commands=COUNT, **given)
@@ -167,7 +167,7 @@ def test_commands_come_to_a_board_over_its_tls_session_once_and_in_order(plant: 
         ("micropython", "plant", "tls", "other", ""),  # it does not believe this board
     ],
 )
-def test_who_is_not_believed_gets_no_message_and_the_board_says_why(
+def test_board_sends_nothing_after_failed_tls_authentication(
     plant: Path, interpreter: str, name: str, authority: str, certificate: str, said: str
 ) -> None:
     board, serve = Board(plant / "board", interpreter), Serve(plant / "store", listen=None)

@@ -28,5 +28,5 @@ def test_the_version_of_the_core_is_that_of_the_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mqqb.h", "mqqb.c", "mqqb_line.h", "mqqb_line.c"])
-def test_a_file_that_is_copied_says_its_licence(name: str) -> None:
+def test_copied_core_file_starts_with_licence(name: str) -> None:
     assert (CORE / name).read_text(encoding="utf-8").startswith("/* SPDX-License-Identifier: MIT */\n")

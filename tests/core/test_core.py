@@ -112,7 +112,7 @@ def test_the_c_core_is_taken_where_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (found["implementation"], found["unpack"]) == ("c", core_cffi.unpack)
 
 
-def test_a_user_c_module_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_core_uses_user_c_module_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = types.ModuleType("_mqqb")
     for name in (name for name in dir(core_py) if name in vars(core)):
         setattr(module, name, getattr(core_py, name))
@@ -357,7 +357,7 @@ def test_frame(c: Any, flags: int, size: int, have: int) -> None:
 @pytest.mark.parametrize("c", CORES)
 @given(base=U16, flags=U32, behind=st.integers(0, 0x8000), beyond=st.integers(1, 0x7FFF))
 @example(base=0xFFFF, flags=3, behind=0, beyond=1)
-def test_what_an_acknowledgement_bit_means(c: Any, base: int, flags: int, behind: int, beyond: int) -> None:
+def test_session_ack_bits_name_acknowledged_numbers(c: Any, base: int, flags: int, behind: int, beyond: int) -> None:
     named = {(base + k) & 0xFFFF for k in range(1, 32) if flags >> k & 1}
     assert {n & 0xFFFF for n in range(base + 1, base + 64) if c.is_acked(base, flags, n & 0xFFFF)} == named
     assert c.is_acked(base, flags, (base - behind) & 0xFFFF) is (flags != 0)
@@ -374,7 +374,7 @@ def test_what_an_acknowledgement_bit_means(c: Any, base: int, flags: int, behind
     start=st.sampled_from([0, 65500]),
     steps=st.lists(st.tuples(st.sampled_from(["send", "store", "acknowledge"]), st.integers(1, 40), U32), max_size=40),
 )
-def test_two_ends_agree_about_what_is_stored(
+def test_sender_and_receiver_agree_on_stored_messages(
     c: Any, window: int, start: int, steps: list[tuple[str, int, int]]
 ) -> None:
     """A sender forgets exactly what its receiver has stored, in whatever rhythm things happen."""

@@ -13,7 +13,7 @@ from mqqb import line
 globals().update({name: case for name, case in vars(line_cases).items() if name.startswith("test_")})
 for case in (
     line_cases.test_a_world_of_accidents,
-    line_cases.test_a_byte_in_a_thousand_that_is_lost_costs_no_connection,
+    line_cases.test_losing_one_byte_in_1000_keeps_connection_open,
 ):
     pytest.mark.untraced(case)
 
@@ -52,7 +52,7 @@ actions = st.tuples(
     st.sampled_from([64, 500, 32767]),
     st.integers(0, 255),
 )
-def test_whatever_happens_a_prefix_arrives_and_the_line_comes_back(
+def test_line_delivers_prefix_and_recovers_after_any_events(
     steps: list[tuple[int, int, int, int, int]], up: int, down: int, number: int
 ) -> None:
     world = worlds.World(up, down, number)
@@ -148,7 +148,7 @@ def test_a_line_carries_four_fifths_of_its_speed_either_way(baud: int, rxbuf: in
         assert part >= 0.8
 
 
-def test_an_end_that_is_closed_or_waits_for_an_answer_says_nothing() -> None:
+def test_line_is_silent_when_closed_or_awaiting_answer() -> None:
     end = line.Line(True, 256)
     assert end.output(0) is None
     end.open(0)

@@ -69,7 +69,7 @@ def test_case_14_dead_lettered_at_start_up() -> None:
 
 
 @pytest.mark.rule("B-406")
-def test_case_16_one_transaction_takes_the_times_of_its_first_message() -> None:
+def test_case_16_transaction_takes_times_of_first_message() -> None:
     cases.one_transaction_takes_the_times_of_its_first_message()
 
 
@@ -224,7 +224,7 @@ def test_a_local_destination() -> None:
 
 @pytest.mark.rule("C-82", "C-84", "C-85")
 @pytest.mark.parametrize("journal", [JN, JP])
-def test_what_a_negative_confirmation_proves(journal: int) -> None:
+def test_nack_class_decides_if_outcome_is_in_doubt(journal: int) -> None:
     definite = {*range(0x8000, 0x800D), 0xC000, 0xC001, 0xC002, 0xC004} - {0x8002}
     for message_class in (0x4001, 0x7FFF, *range(0x8000, 0x8011), *range(0xBFFF, 0xC007), 0xFFFF):
         for state in "QSO":
@@ -489,7 +489,7 @@ def test_message_classes_have_the_values_of_the_specification() -> None:
 
 @pytest.mark.rule("C-20", "C-41", "C-22", "B-401")
 @pytest.mark.parametrize("journal", ALL)
-def test_a_limit_that_the_packet_carries_counts_whatever_the_default_has_become(journal: int) -> None:
+def test_ttrq_in_packet_overrides_changed_default(journal: int) -> None:
     for sent in (False, True):
         for limit, ends in ((99, True), (100, False), (101, False)):
             record = confirm.new(T0, confirm.Settings(), journal, UNSET, 100, nack=True)

@@ -61,7 +61,7 @@ def several(signature: bytes) -> headers.UserMessage:
         *((secured(0, privacy), True, True, 0 if privacy in (0, 1, 3, 5) else 0x8006) for privacy in range(8)),
     ],
 )
-def test_the_first_reason_to_refuse_a_message_is_told(
+def test_first_rejection_reason_is_reported(
     subject: headers.UserMessage, is_here: bool, is_transactional: bool, expected: int
 ) -> None:
     assert rejection_of(subject, is_here, is_transactional, SENT, 0) == expected
@@ -242,7 +242,7 @@ TestDestination.settings = settings(max_examples=150, stateful_step_count=40, de
 
 
 @pytest.mark.rule("B-262", "B-270", "B-284", "B-285", "A-15")
-def test_the_next_message_that_is_refused_moves_the_stream_on_if_that_can_be_kept() -> None:
+def test_rejection_advances_stream_only_if_it_can_be_stored() -> None:
     destination = Destination()
     destination.send([0x8006, 0, 0])
     destination.is_full = True
@@ -270,7 +270,7 @@ def test_one_ahead_of_its_gap_is_refused_where_it_is() -> None:
 
 
 @pytest.mark.rule("C-84")
-def test_what_is_given_up_while_an_answer_is_kept_stays_in_doubt() -> None:
+def test_rejection_purged_while_storing_another_is_in_doubt() -> None:
     """A storage that has no room for another FinalAck gives up an older one."""
 
     class Small(Destination):
@@ -291,7 +291,7 @@ def test_what_is_given_up_while_an_answer_is_kept_stays_in_doubt() -> None:
 
 
 @pytest.mark.rule("C-84", "B-151", "B-115")
-def test_what_was_given_up_is_not_called_stored() -> None:
+def test_purged_rejection_is_not_reported_as_stored() -> None:
     destination = Destination()
     destination.send([0, 0x8006, 0, 0])
     for place in range(3):
@@ -323,7 +323,7 @@ def test_what_was_given_up_is_not_called_stored() -> None:
 
 
 @pytest.mark.rule("B-235")
-def test_an_order_ack_overtakes_no_final_ack_that_rejects_a_message() -> None:
+def test_order_ack_never_overtakes_rejecting_final_ack() -> None:
     one, other = object(), object()
     for rejecting, expected in (([], True), ([one, one], True), ([one, None], False), ([other], False)):
         assert may_acknowledge(rejecting, one) == expected
@@ -331,9 +331,7 @@ def test_an_order_ack_overtakes_no_final_ack_that_rejects_a_message() -> None:
 
 @pytest.mark.rule("C-84", "B-262", "B-426")
 @pytest.mark.parametrize(("limit", "previous", "expected"), [(0, 0, True), (0, 4, True), (4, 3, False), (5, 4, False)])
-def test_of_an_older_sequence_each_is_unknown_where_no_number_may_be_named(
-    limit: int, previous: int, expected: bool
-) -> None:
+def test_old_sequence_message_expires_at_ack_limit_zero(limit: int, previous: int, expected: bool) -> None:
     destination = Destination()
     destination.sequence = 7
     destination.send([0])

@@ -29,7 +29,7 @@ for function, numbers, names, values in engine_cases.TESTS:
 assert {test_session, test_traces}, "imported, so that their tests are known"
 
 
-def test_what_goes_to_another_session_is_settled_by_nothing_that_this_one_hears() -> None:
+def test_session_ack_settles_nothing_moved_to_other_session() -> None:
     stays, goes = (streams.OutgoingStream(streams.OutgoingStream.new(5), streams.RESEND_INTERVALS) for _ in range(2))
     window = Window(64)
     for number in range(8):

@@ -51,7 +51,7 @@ def carrying(raw: bytearray, words: tuple[int, ...]) -> bytes:
 
 
 @pytest.mark.rule("B-230")
-def test_an_order_ack_is_read_where_it_lies_and_a_transactional_message_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_reads_order_ack_but_no_message_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     copied = []
     whole = connection.order_ack_body
     monkeypatch.setattr(connection, "order_ack_body", lambda raw: copied.append(raw) or whole(raw))
@@ -120,7 +120,7 @@ def variants() -> Iterator[bytes]:
 
 @pytest.mark.untraced
 @pytest.mark.parametrize("first", [bytes(order_ack(1)), carrying(order_ack(1), (1, 0, 0, 1, 0, 64, 0))])
-def test_a_known_order_ack_is_told_as_any_other(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_ack_fast_path_gives_same_events_as_parser(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
     monkeypatch.setattr(session, "_parse", lambda raw: parsed.append(raw) or parse.parse(raw))
     short = []
@@ -151,7 +151,7 @@ def test_order_acks_that_are_handed_out_together_are_each_whole() -> None:
     assert [event.raw for event in received] == raws
 
 
-def test_the_order_acks_that_a_board_takes_one_by_one_are_one_object() -> None:
+def test_board_reuses_one_object_for_order_acks() -> None:
     sender, _ = ends.open_pair()
     subject = sender.session
     subject.receive_data(order_ack(1), 1)  # its form is known from here on
@@ -202,7 +202,7 @@ def test_an_order_ack_with_more_behind_its_body_is_no_measure() -> None:
 
 
 @pytest.mark.untraced
-def test_the_first_order_ack_is_told_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_order_ack_is_handled_alike_by_board_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is wrong in one byte: with the short way, which takes the place of `parse`, and without."""
     parsed = []
     monkeypatch.setattr(session, "_parse", lambda raw: parsed.append(raw) or parse.parse(raw))
@@ -249,7 +249,7 @@ def test_output_is_moved_packet_by_packet() -> None:
     assert subject.take_output(bytearray(14), 0) == 14
 
 
-def test_no_more_is_told_after_the_end() -> None:
+def test_session_reports_no_event_after_close() -> None:
     subject = session.Session(False, ends.RECEIVER, 0)
     room = subject.reader.room()
     room[:32] = bytes(32)

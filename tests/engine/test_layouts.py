@@ -278,7 +278,7 @@ def test_other_builders_refuse() -> None:
 
 
 @pytest.mark.rule("B-317")
-def test_user_message_fills_what_it_is_told() -> None:
+def test_user_message_fills_given_fields() -> None:
     raw = build.user_message(
         GUID, 7, PublicQueueFormatName(GUID), b"body", "label", 5, "recoverable", 60, 70, 80,
         core.USER_JN | core.USER_JP, 0x0C, PrivateQueueFormatNameId(3), PrivateQueueFormatNameId(4),
@@ -339,7 +339,7 @@ def test_a_guid_text_is_that_of_the_document() -> None:
         "{557358D1-9150-9595-4997-B6E611EA26C6",
     ],
 )
-def test_what_is_no_guid(text: str) -> None:
+def test_invalid_guid_is_rejected(text: str) -> None:
     with pytest.raises(ValueError):
         guid_bytes(text)
 
@@ -360,7 +360,7 @@ def test_format_names_there_and_back(text: str) -> None:
     assert format_name(parse_format_name(text)) == text
 
 
-def test_a_private_queue_by_number_takes_its_host_from_elsewhere() -> None:
+def test_private_queue_by_number_is_named_with_host_guid() -> None:
     name = PrivateQueueFormatNameId(0x1F)
     assert format_name(name, GUID) == "PRIVATE=03020100-0504-0706-0809-0A0B0C0D0E0F\\0000001F"
     assert parse_format_name("direct=os:box\\q").raw == utf16_encode("os:box\\q\0")
@@ -388,7 +388,7 @@ def test_a_private_queue_by_number_takes_its_host_from_elsewhere() -> None:
         "PRIVATE=557358D1-9150-9595-4997-B6E611EA26C6\\xyz",
     ],
 )
-def test_what_is_no_format_name(text: str) -> None:
+def test_invalid_format_name_is_rejected(text: str) -> None:
     with pytest.raises(ValueError):
         parse_format_name(text)
     with pytest.raises(ValueError):
@@ -423,7 +423,7 @@ def write(draft: compose.Draft, message_id: int, body: bytes | memoryview, label
     numbers=st.tuples(u32, u32, u32, u32),
     journal=st.sampled_from((0, core.USER_JN, core.USER_JP, core.USER_JN | core.USER_JP)),
 )
-def test_a_draft_makes_what_user_message_makes(
+def test_draft_writes_same_packet_as_user_message(
     names: list[str], body: bytes, label: str, numbers: tuple[int, int, int, int], journal: int
 ) -> None:
     message_id, ttrq, ttbr, sent_time = numbers

@@ -96,7 +96,7 @@ def test_every_truncation_waits_for_the_rest(raw: bytes) -> None:
 
 
 @pytest.mark.rule("B-429", "B-430", "B-436")
-def test_a_packet_size_too_small_for_the_headers_is_malformed_at_every_byte() -> None:
+def test_packet_size_below_header_size_is_malformed() -> None:
     message = samples.full_message()
     message.session = None
     message.trailing = b""
@@ -110,7 +110,9 @@ def test_a_packet_size_too_small_for_the_headers_is_malformed_at_every_byte() ->
 # (offset, bytes) of the fixed fields of FULL and of the captured frames
 @pytest.mark.untraced
 @given(message=user_messages(), at=st.integers(0, 400), value=u8, size=st.integers(0, 400))
-def test_what_is_accepted_keeps_its_meaning(message: headers.UserMessage, at: int, value: int, size: int) -> None:
+def test_parse_and_build_of_accepted_packet_is_stable(
+    message: headers.UserMessage, at: int, value: int, size: int
+) -> None:
     raw = packet_build.build(message)
     raw[at % len(raw)] = value
     del raw[len(raw) - size % 8 :]
@@ -141,7 +143,7 @@ def test_shape_text_length_that_wraps_when_doubled(length: int) -> None:
 @pytest.mark.rule("B-430", "B-432")
 @pytest.mark.parametrize("at", [2, 4, 6, 8, 12])
 @pytest.mark.parametrize("size", [0xFFFC, 0xFFFFFFFC, 0xFFFFFFFD, 0xFFFFFFFF])
-def test_shape_security_sizes_whose_sum_wraps(at: int, size: int) -> None:
+def test_shape_security_sizes_with_wrapping_sum(at: int, size: int) -> None:
     security = next(
         start for start in range(64, len(FULL)) if FULL[start : start + 4] == bytes([1, 0, len(samples.SID), 0])
     )
@@ -263,7 +265,7 @@ def test_a_text_may_hold_zero_bytes_that_are_no_nul() -> None:
 
 
 @pytest.mark.rule("B-430", "OP-2", "OP-20", "OP-23")
-def test_reserved_bits_padding_and_unknown_values_are_let_through() -> None:
+def test_parser_accepts_reserved_bits_padding_and_unknown_values() -> None:
     assert samples.outcome(patched(SMALL, 1, "B", 0xFF)) == "packet"
     assert samples.outcome(patched(SMALL, 2, "H", 0xFEC0)) == "packet"
     assert samples.outcome(patched(SMALL, 60, "I", 0xED201C80)) == "packet"
@@ -295,7 +297,7 @@ def test_the_session_header_is_at_packet_size() -> None:
 
 
 @pytest.mark.rule("OP-4", "B-432")
-def test_surplus_allocation_is_part_of_the_packet_only_if_the_headers_then_fit() -> None:
+def test_surplus_allocation_joins_packet_only_if_headers_fit() -> None:
     def variant(raw: bytes, allocated: int) -> headers.UserMessage:
         message = parse.parse(patched(raw, PROPERTIES_AT + 36, "I", allocated))
         assert isinstance(message, headers.UserMessage)
@@ -380,7 +382,7 @@ def security_message(flags: int, security_id: bytes, provider: bytes = b"") -> b
 
 
 @pytest.mark.rule("B-432", "OP-5", "OP-11")
-def test_security_data_has_to_be_what_its_type_says() -> None:
+def test_security_header_data_must_match_its_type() -> None:
     for flags, security_id in ((0, b""), (1, samples.SID), (2, GUID), (0xFFF1, samples.SID), (1, b"\1\0" + bytes(6))):
         assert samples.outcome(security_message(flags, security_id)) == "packet"
     for flags, security_id in (
@@ -403,7 +405,7 @@ def test_security_data_has_to_be_what_its_type_says() -> None:
 
 
 @pytest.mark.rule("B-177", "B-178", "A-36", "OP-17", "B-175", "B-176")
-def test_acknowledgments_are_known_by_destination_label_and_class() -> None:
+def test_acks_are_identified_by_destination_label_and_class() -> None:
     def kind(raw: bytes | bytearray) -> str:
         return type(parse.parse(raw)).__name__
 
@@ -477,7 +479,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delitem(sys.modules, "mqqb.parse")
 
 
-def test_on_a_board_the_headers_behind_the_body_are_trailing_bytes(board: Any) -> None:
+def test_board_parses_headers_after_body_as_trailing_bytes(board: Any) -> None:
     message = board.parse(FULL)
     same = parse.parse(FULL)
     assert isinstance(same, headers.UserMessage)

@@ -46,16 +46,14 @@ def test_only_the_answer_to_the_latest_request_counts(flags: int, cookie: int, s
 
 @pytest.mark.rule("B-202")
 @given(flags=st.integers(0, 0xFFFF), cookie=UINT32, refuse=st.booleans())
-def test_an_answer_repeats_rc_and_cookie_and_says_whether_a_session_would_be_refused(
-    flags: int, cookie: int, refuse: bool
-) -> None:
+def test_ping_answer_repeats_cookie_and_signals_refusal(flags: int, cookie: int, refuse: bool) -> None:
     answer = _pings().answer(_datagram(flags, cookie), refuse)
     assert answer == _datagram(flags & 1 | 2 * refuse, cookie, GUID)
 
 
 @pytest.mark.rule("B-202")
 @given(st.binary(max_size=40) | st.integers(0, 0xFFFF).map(lambda signature: _datagram(0, 1, signature=signature)))
-def test_what_is_no_request_gets_no_answer(datagram: bytes) -> None:
+def test_invalid_ping_request_gets_no_answer(datagram: bytes) -> None:
     is_one = len(datagram) == 24 and datagram[2:4] == b"\x48\x55"
     assert (_pings().answer(datagram, False) is not None) == is_one
 

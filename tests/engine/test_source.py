@@ -59,7 +59,7 @@ class World:
 
 
 @pytest.mark.rule("B-411", "B-230")
-def test_of_order_acks_that_anybody_can_send_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_foreign_order_acks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lives, "REMEMBERED", 100)
     queue = Queue(9)
     world = World(queue)
@@ -73,7 +73,7 @@ def test_of_order_acks_that_anybody_can_send_only_so_many_are_remembered(monkeyp
 
 
 @pytest.mark.rule("B-426", "B-230", "B-275")
-def test_each_of_300_destinations_tells_of_a_life_that_is_lost() -> None:
+def test_each_of_300_destinations_detects_restored_store() -> None:
     """A store with as many outgoing queues was put back: each destination has gone on to a sequence of its own."""
     queues = [Queue(1000 + place) for place in range(300)]
     worlds = [World(queue) for queue in queues]
@@ -98,7 +98,7 @@ def test_an_older_sequence_on_its_way_is_found_by_its_time_stamp() -> None:
 
 
 @pytest.mark.rule("B-230", "B-235")
-def test_progress_settles_what_it_covers_even_if_nothing_of_that_is_left() -> None:
+def test_order_ack_progress_counts_without_remaining_messages() -> None:
     queue, other = Queue(9), Queue(10)
     world = World(other, queue)
     queue.stream.sent(queue.entry, 100)
@@ -112,7 +112,7 @@ def test_progress_settles_what_it_covers_even_if_nothing_of_that_is_left() -> No
 
 
 @pytest.mark.rule("B-426", "B-230")
-def test_one_with_the_time_stamp_of_a_stream_from_another_life_is_about_that_stream() -> None:
+def test_order_ack_ordinal_selects_refused_stream() -> None:
     """Ordinals begin anywhere: one that is far below was not drained here, one that is above was not given."""
     for ordinal in (1 << 31, 1 << 29):
         queue, other = Queue(9, ordinal=1 << 30), Queue(8)
@@ -129,7 +129,7 @@ def test_one_with_the_time_stamp_of_a_stream_from_another_life_is_about_that_str
 
 
 @pytest.mark.rule("B-241", "B-245", "B-020")
-def test_a_final_ack_settles_the_message_that_it_names_by_its_own_source() -> None:
+def test_final_ack_settles_only_message_from_own_source() -> None:
     queue, other = Queue(9), Queue(10)
     storage = Storage()
     guid = bytes(range(16))
@@ -167,7 +167,7 @@ def test_a_final_ack_settles_the_message_that_it_names_by_its_own_source() -> No
         (confirm.UNSET, 100, 60, 60, 0),
     ],
 )
-def test_what_is_too_late_to_be_sent_ends_or_waits_for_its_final_ack(
+def test_late_message_expires_or_waits_for_its_final_ack(
     ttrq: int, ttbr: int, until: int, time: int, expected: int
 ) -> None:
     settings = confirm.Settings()
@@ -180,9 +180,7 @@ def test_what_is_too_late_to_be_sent_ends_or_waits_for_its_final_ack(
 @pytest.mark.parametrize(
     ("first", "own", "refused"), [(100, 0, False), (101, 0, True), (200, 200, True), (200, 201, False)]
 )
-def test_it_has_to_come_before_a_resend_and_nothing_of_the_streams_own_since(
-    first: int, own: int, refused: bool
-) -> None:
+def test_foreign_order_ack_needs_resend_and_no_own_ack_since(first: int, own: int, refused: bool) -> None:
     """first: when it comes first; sent at 100. own: when the stream has last heard of its own."""
     queue = Queue(9)
     world = World(queue)
@@ -208,7 +206,7 @@ def test_as_many_are_remembered_as_there_is_room_for(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.rule("B-413", "B-426", "B-230")
-def test_a_number_that_was_not_given_in_the_current_sequence_ends_what_is_below_it_in_doubt() -> None:
+def test_order_ack_for_unused_number_puts_lower_ones_in_doubt() -> None:
     """A virtual machine was put back while it ran: the other life has given this number, and perhaps ours too."""
     queue = Queue(9)
     world = World(queue)
@@ -227,7 +225,7 @@ def seen_before(acked: int, *queues: Queue) -> World:
 
 @pytest.mark.rule("B-230", "B-096", "A-04")
 @pytest.mark.parametrize(("behind", "tells"), [(0, False), (1, False), ((1 << 20) - 1, False), (1 << 20, True)])
-def test_a_late_one_for_what_a_stream_has_drained_says_nothing_of_others(behind: int, tells: bool) -> None:
+def test_late_order_ack_for_drained_stream_ignores_other_streams(behind: int, tells: bool) -> None:
     """behind: how far its ordinal is below that of the stream, which rises by one when it has drained (B-096)."""
     drained, other = Queue(9, ordinal=1 << 30), Queue(8)
     drained.stream.remove([drained.entry])
@@ -237,7 +235,7 @@ def test_a_late_one_for_what_a_stream_has_drained_says_nothing_of_others(behind:
 
 
 @pytest.mark.rule("B-230", "B-235", "B-426")
-def test_one_that_settles_something_in_its_own_stream_says_nothing_of_others() -> None:
+def test_order_ack_settling_own_stream_refuses_no_other() -> None:
     for number, expected in ((1, 0), (0, None)):
         queue, other = Queue(9), Queue(8)
         queue.stream.renew(30)
@@ -257,7 +255,7 @@ def test_one_that_settles_something_in_its_own_stream_says_nothing_of_others() -
 
 
 @pytest.mark.rule("B-230", "B-426")
-def test_a_stream_of_which_nothing_waits_is_not_the_one_that_is_refused() -> None:
+def test_refusal_skips_stream_without_pending_messages() -> None:
     for express in (False, True):
         empty, other = Queue(9), Queue(8)
         empty.stream.remove([empty.entry])
@@ -269,7 +267,7 @@ def test_a_stream_of_which_nothing_waits_is_not_the_one_that_is_refused() -> Non
         assert world.storage.outrun_by == [(9, empty), (9, other)]
 
 
-def test_to_hold_is_none_of_the_actions_of_the_confirmation_process() -> None:
+def test_hold_is_distinct_from_confirmation_actions() -> None:
     actions = confirm.STORE | confirm.JOURNAL | confirm.DEAD_LETTER | confirm.DELETE | confirm.NACK | confirm.LOG
     assert HOLD & ~actions & 0xFF == HOLD
     assert HOLD != 0

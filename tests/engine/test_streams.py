@@ -299,7 +299,7 @@ class TestTailModel(TailModel.TestCase):  # type: ignore[misc,name-defined]
 
 
 @pytest.mark.rule("B-096", "B-235")
-def test_of_a_long_table_only_what_is_sent_next_is_in_memory() -> None:
+def test_long_stream_holds_only_next_messages_in_memory() -> None:
     count = 20_000
     rows = [streams.Entry(key, key, True, False, 5 << 32 | 1, key) for key in range(1, count + 1)]
 
@@ -336,7 +336,7 @@ class _Counting(list[streams.Entry]):
 
 
 @pytest.mark.rule("B-305")
-def test_a_long_table_of_all_priorities_is_gone_through_once_for_each() -> None:
+def test_sending_by_priority_scans_table_once_per_priority() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(1))
     table = stream.table = _Counting()
     count = 3000
@@ -378,7 +378,7 @@ def test_a_renewed_stream_drains_the_older_sequence_first() -> None:
 
 @pytest.mark.rule("B-079", "B-078")
 @pytest.mark.parametrize(("time_stamp", "ordinal"), [(5, 1), (4, 9), (5, 0)])
-def test_a_sequence_is_never_renewed_with_an_id_that_is_not_greater(time_stamp: int, ordinal: int) -> None:
+def test_sequence_renewal_requires_greater_id(time_stamp: int, ordinal: int) -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
     _number(stream, 1)
     with pytest.raises(ValueError, match="greater"):
@@ -426,7 +426,7 @@ def test_a_held_message_is_sent_no_more_but_can_still_be_settled() -> None:
 @pytest.mark.rule(
     "B-080", "B-062", "B-063", "B-065", "B-066", "B-067", "B-068", "B-095", "B-231", "B-234", "B-239", "B-423"
 )
-def test_what_an_operator_may_know() -> None:
+def test_transfer_info_reports_stream_state() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5), now=77)
     info = TransferInfo(stream)
     assert (info.first_non_ack, info.last_non_ack, info.no_ack_count, info.no_read_count) == (None, None, 0, 0)
@@ -457,7 +457,7 @@ def test_what_an_operator_may_know() -> None:
 
 
 @pytest.mark.rule("B-055", "B-230", "B-235")
-def test_what_is_sent_in_front_of_a_held_message_or_on_another_sequence_leaves_it_provable() -> None:
+def test_unrelated_resend_leaves_held_message_provable() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
     first, held = (_number(stream, key, journal=True) for key in (1, 2))
     stream.renew(6)
@@ -471,7 +471,7 @@ def test_what_is_sent_in_front_of_a_held_message_or_on_another_sequence_leaves_i
 
 
 @pytest.mark.rule("B-055", "B-244")
-def test_what_was_removed_is_nowhere() -> None:
+def test_removed_messages_leave_every_stream_table() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
     entries = [_number(stream, key, journal=True) for key in range(1, 6)]
     stream.hold(entries[:3])
@@ -488,7 +488,7 @@ def test_what_was_removed_is_nowhere() -> None:
 
 
 @pytest.mark.rule("B-093", "B-230", "B-232")
-def test_an_order_ack_is_progress_if_nothing_older_waits_and_it_names_a_later_number_that_was_given() -> None:
+def test_order_ack_is_progress_only_for_later_given_number() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
     first, second = (_number(stream, key) for key in (1, 2))
     acks = [ends.order_ack_body(5 << 32 | 1, number) for number in (1, 2, 3)]
@@ -511,7 +511,7 @@ def test_an_order_ack_is_progress_if_nothing_older_waits_and_it_names_a_later_nu
 
 
 @pytest.mark.rule("B-220", "B-316")
-def test_removing_most_of_what_was_sent_skips_nothing() -> None:
+def test_removing_most_sent_messages_skips_no_pending_message() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
     entries = [_number(stream, key) for key in range(1, 21)]
     for entry in entries[:10]:
@@ -554,7 +554,7 @@ class _Short(list[streams.Entry]):
 @pytest.mark.rule("B-230", "B-235")
 @pytest.mark.parametrize("room", range(3))
 @pytest.mark.parametrize("name", ["_covered_now", "awaiting_final_ack"])
-def test_an_order_ack_for_which_there_is_no_memory_counts_when_it_comes_again(name: str, room: int) -> None:
+def test_resent_order_ack_counts_after_memory_error(name: str, room: int) -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
     for k in range(3):
         _number(stream, k + 1, journal=True)
@@ -570,7 +570,7 @@ def test_an_order_ack_for_which_there_is_no_memory_counts_when_it_comes_again(na
     assert _ids(stream.awaiting_final_ack) == [1, 2, 3]
 
 
-def test_what_is_held_of_an_older_sequence_is_not_proved_by_an_order_ack_for_this_one() -> None:
+def test_order_ack_does_not_prove_held_message_of_old_sequence() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(7, 2))
     old = streams.Entry(1, 1, True, False, 7 << 32 | 1, 1)
     stream.append(old)
@@ -582,7 +582,7 @@ def test_what_is_held_of_an_older_sequence_is_not_proved_by_an_order_ack_for_thi
     assert (old.received_order_ack, stream.awaiting_final_ack) == (False, [old])
 
 
-def test_a_final_ack_is_progress_only_for_what_no_order_ack_has_covered() -> None:
+def test_final_ack_is_progress_only_beyond_last_order_ack() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5), (1000, 2000, 3000))
     entries = [_number(stream, key, journal=True) for key in (1, 2, 3)]
     for entry in entries:

@@ -79,7 +79,7 @@ def inside(root: Path, script: str) -> tuple[list[str], str]:
     return done.stdout.splitlines(), done.stderr
 
 
-def test_the_debian_package_serves_and_never_touches_the_messages(root: Path) -> None:
+def test_debian_package_serves_and_never_touches_messages(root: Path) -> None:
     store = root / DATA
 
     shown, _ = inside(
@@ -141,7 +141,7 @@ def test_the_debian_package_serves_and_never_touches_the_messages(root: Path) ->
     assert (store / "ordack.toml").read_text() == "http = 9181\n"
 
 
-def test_systemd_runs_what_the_debian_package_installs(root: Path) -> None:
+def test_systemd_runs_installed_debian_package(root: Path) -> None:
     """In its sandbox, with all that the unit closes: it is ready, restarts, starts again, and obeys the operator."""
     shown = booted(
         root,

@@ -27,7 +27,7 @@ DENIED = 0x8004
 # ---- addresses -----------------------------------------------------------------------------------------
 
 
-def test_what_is_no_address_is_in_no_network() -> None:
+def test_non_address_matches_no_network() -> None:
     assert "press7" not in Networks((parse_network("0.0.0.0/0"), parse_network("::/0")))
     assert "fe80::1%eth0" in Networks((parse_network("fe80::/10"),))
     assert "127.0.0.1" not in Networks()
@@ -36,7 +36,7 @@ def test_what_is_no_address_is_in_no_network() -> None:
 # ---- queues --------------------------------------------------------------------------------------------
 
 
-def test_who_may_write_and_why_not() -> None:
+def test_access_refusal_names_the_unmet_condition() -> None:
     anybody = Access()
     assert anybody.refusal("192.0.2.1", ONE) == anybody.refusal("press7", ONE) == ""
     access = Access(HERE, frozenset({"press7"}), frozenset({ONE}))
@@ -52,7 +52,7 @@ def test_who_may_write_and_why_not() -> None:
 @pytest.mark.parametrize(
     "access", [Access(sources=frozenset({ONE})), Access(OFFICE), Access(HERE, sources=frozenset({ONE}))]
 )
-def test_who_may_not_write_to_a_queue_is_told_so_and_nothing_is_stored_or_lost(tmp_path: Path, access: Access) -> None:
+def test_write_without_access_right_is_rejected_and_reported(tmp_path: Path, access: Access) -> None:
     """Also where the stream has gone on to the refused messages when the right is given."""
     host = Host(tmp_path, Config(access={"line1": access}))
     friend, stranger = peer_of(1), peer_of(2)
@@ -75,7 +75,7 @@ def test_who_may_not_write_to_a_queue_is_told_so_and_nothing_is_stored_or_lost(t
 
 
 @pytest.mark.rule("B-374")
-def test_the_right_is_of_one_queue_and_every_other_goes_by_the_general_one(tmp_path: Path) -> None:
+def test_queue_access_right_overrides_the_general_one(tmp_path: Path) -> None:
     access = {"line1": Access(), "line2": Access(sources=frozenset({TWO}))}
     config = Config(access={**access, "*": Access(sources=frozenset())})
     host = Host(tmp_path, config)
@@ -122,7 +122,7 @@ def test_applications_of_this_machine_may_always_write(tmp_path: Path) -> None:
 # ---- listeners -----------------------------------------------------------------------------------------
 
 
-async def test_who_may_not_connect_is_shut_out_told_now_and_then_and_counted(tmp_path: Path) -> None:
+async def test_address_outside_allow_list_is_refused_and_counted(tmp_path: Path) -> None:
     allow = Networks((parse_network("127.0.0.2"),))
     async with serving(tmp_path, Config(), allow=allow) as server:
         for _ in range(5):
@@ -138,7 +138,7 @@ async def test_who_may_not_connect_is_shut_out_told_now_and_then_and_counted(tmp
         writer.close()
 
 
-async def test_a_ping_of_somebody_who_may_not_connect_has_no_answer(tmp_path: Path) -> None:
+async def test_ping_from_disallowed_address_is_not_answered(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -101,7 +101,7 @@ FORMS: list[tuple[str, Callable[[Host, Host, Sender], names.QueueName], int, str
 
 @pytest.mark.rule("B-348", "B-351", "B-352", "B-353", "B-354", "B-355", "B-010", "B-011", "B-293", "B-336", "B-389")
 @pytest.mark.parametrize(("form", "selector", "where"), [pytest.param(*form, id=name) for name, *form in FORMS])
-def test_administration_acknowledgements_go_where_the_message_says(
+def test_admin_acks_go_to_named_administration_queue(
     places: tuple[World, Host, Host, Sender],
     form: Callable[[Host, Host, Sender], names.QueueName],
     selector: int,
@@ -148,7 +148,7 @@ def test_administration_acknowledgements_go_where_the_message_says(
 
 @pytest.mark.rule("B-354", "B-013")
 @pytest.mark.parametrize("label", ["", "\ud800"])
-def test_a_body_that_leaves_no_room_for_longer_names_is_not_sent_back(host: Host, label: str) -> None:
+def test_body_too_large_for_negative_ack_is_not_returned(host: Host, label: str) -> None:
     """The acknowledgement names the destination by GUID, which is longer than the number that the message had."""
     sender = Sender(b"\1" * 16, private(host, "plain"))
     world = world_of([host], [sender])

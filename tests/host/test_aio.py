@@ -31,7 +31,7 @@ def _bodies(folder: Path, name: str) -> list[bytes]:
         return [message.body for message in client.queue(name).peek()]
 
 
-async def test_it_sends_receives_and_commits_as_the_client_without_asyncio(place: Path | str, store: Path) -> None:
+async def test_async_client_sends_receives_and_commits(place: Path | str, store: Path) -> None:
     async with ordack.connect_async(place) as client:
         sent = await client.send("line1", b"1", label="l")
         assert sent.tx_sequence_number == 1
@@ -57,7 +57,7 @@ async def _receive(client: ordack.api.aio.AsyncClient, name: str, times: int) ->
             await transaction.receive(name)
 
 
-async def test_what_raises_puts_back_and_what_is_rejected_is_gone(place: Path | str, store: Path) -> None:
+async def test_exception_rolls_back_receive_and_reject_discards(place: Path | str, store: Path) -> None:
     async with ordack.connect_async(place) as client:
         await client.send("line1", b"1")
         with pytest.raises(RuntimeError):
@@ -72,7 +72,7 @@ async def test_what_raises_puts_back_and_what_is_rejected_is_gone(place: Path | 
     assert _bodies(store, "line1") == []
 
 
-def test_tasks_that_wait_do_not_hold_up_others_and_each_gets_its_own_answer(place: Path | str, store: Path) -> None:
+def test_waiting_async_tasks_do_not_block_others_or_mix_replies(place: Path | str, store: Path) -> None:
     async def ask(client: ordack.api.aio.AsyncClient, number: int) -> bytes:
         sent = await client.send("line1", b"%d" % number, response_queue="plain")
         with Client(store) as looker:
@@ -94,7 +94,7 @@ def test_tasks_that_wait_do_not_hold_up_others_and_each_gets_its_own_answer(plac
     assert asyncio.run(work()) == [b"%d!" % number for number in range(MOST - 3)]
 
 
-async def test_a_task_that_is_cancelled_leaves_every_message_in_its_place(place: Path | str, store: Path) -> None:
+async def test_cancelled_task_leaves_messages_in_their_queues(place: Path | str, store: Path) -> None:
     async with ordack.connect_async(place) as client:
         waiting = asyncio.create_task(_receive(client, "line1", times=1))
         holding = asyncio.Event()
@@ -119,7 +119,7 @@ async def test_a_task_that_is_cancelled_leaves_every_message_in_its_place(place:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_task_that_is_cancelled_while_its_store_is_being_opened_leaves_it_closed(
+async def test_task_cancelled_during_open_leaves_store_closed(
     store: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     opening, go_on = threading.Event(), threading.Event()
@@ -148,7 +148,7 @@ async def test_a_task_that_is_cancelled_while_its_store_is_being_opened_leaves_i
     assert _bodies(store, "line1") == [b"1"]
 
 
-def test_a_store_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_connect_to_missing_store_raises_store_error(tmp_path: Path) -> None:
     async def work() -> None:
         async with ordack.connect_async(tmp_path / "none"):
             pass
@@ -162,9 +162,7 @@ def test_a_store_that_is_not_there_is_said(tmp_path: Path) -> None:
 # ---- loops
 
 
-async def test_an_async_loop_removes_each_message_and_puts_back_the_one_that_it_is_left_with(
-    place: Path | str, store: Path
-) -> None:
+async def test_async_loop_removes_messages_and_requeues_last_at_break(place: Path | str, store: Path) -> None:
     async with ordack.connect_async(place) as client:
         queue = client.queue("line1")
         await client.send_many([Letter("line1", b"%d" % number, dead_letter=True) for number in range(5)])
@@ -195,7 +193,7 @@ async def _raise_at(queue: ordack.api.aio.AsyncQueue, body: bytes) -> None:
             raise RuntimeError
 
 
-async def test_a_loop_that_is_cancelled_puts_its_message_back(store: Path) -> None:
+async def test_cancelled_receive_loop_returns_its_message(store: Path) -> None:
     async with ordack.connect_async(store) as client:
         await client.send_many([Letter("plain", b"1"), Letter("plain", b"2")])
         holding = asyncio.Event()
@@ -214,7 +212,7 @@ async def test_a_loop_that_is_cancelled_puts_its_message_back(store: Path) -> No
         assert [message.body async for message in client.queue("plain").receive()] == [b"1", b"2"]
 
 
-async def test_a_loop_that_somebody_keeps_does_not_outlive_the_client_or_the_thread_that_drops_it(store: Path) -> None:
+async def test_receive_loop_ends_with_client_or_garbage_collection(store: Path) -> None:
     async with ordack.connect_async(store) as client:
         await client.send("plain", b"1")
         kept = [aiter(client.queue("plain").receive())]

@@ -58,9 +58,7 @@ def _last_answer(client: Client) -> int:
     return known.number if known else 0
 
 
-def test_a_client_that_a_thread_is_using_says_so_to_another_and_the_first_goes_on(
-    store: Path, place: Path | str
-) -> None:
+def test_client_in_use_by_a_thread_refuses_other_threads(store: Path, place: Path | str) -> None:
     """With the questions of two on one connection each could get the other's answer, or none."""
     with Client(place) as client, ThreadPoolExecutor(1) as other:
         queue = client.queue("line1")
@@ -83,9 +81,7 @@ def test_a_client_that_a_thread_is_using_says_so_to_another_and_the_first_goes_o
         assert not list(queue.peek())
 
 
-def test_the_handler_of_a_signal_is_refused_the_client_that_it_interrupts_and_a_loop_dropped_there_ends_after(
-    store: Path, place: Path | str
-) -> None:
+def test_signal_handler_cannot_use_interrupted_client(store: Path, place: Path | str) -> None:
     """It took the answer to what it had interrupted for its own, or became part of that transaction."""
     with Client(place) as client, ThreadPoolExecutor(1) as other:
         queue = client.queue("line1")
@@ -116,7 +112,7 @@ def test_the_handler_of_a_signal_is_refused_the_client_that_it_interrupts_and_a_
         queue.end_receive([taken.lookup_id], confirm.ACK_RECEIVE)
 
 
-def test_a_forked_process_is_refused_the_client_of_its_parent_which_goes_on(store: Path, place: Path | str) -> None:
+def test_forked_process_cannot_use_client_of_its_parent(store: Path, place: Path | str) -> None:
     """Several asked under the same numbers, and what the second one sent was taken for what the first one had sent."""
     with Client(place) as client:
         queue = client.queue("line1")
@@ -134,7 +130,7 @@ def test_a_forked_process_is_refused_the_client_of_its_parent_which_goes_on(stor
         assert [message.body for message in queue.peek()] == [b"1", b"2"]
 
 
-def test_a_client_has_serve_do_its_work_and_without_serve_does_it_itself(store: Path) -> None:
+def test_client_uses_serve_if_running_and_store_otherwise(store: Path) -> None:
     with Client(store) as client:
         client.send("line1", b"1")
         assert _last_answer(client) == 0
@@ -153,7 +149,7 @@ def test_a_client_has_serve_do_its_work_and_without_serve_does_it_itself(store: 
         assert not (store / service.SOCKET).exists()
 
 
-def test_the_socket_is_its_owners_and_a_long_name_of_the_folder_does_not_matter(tmp_path: Path) -> None:
+def test_application_socket_is_private_and_allows_long_path(tmp_path: Path) -> None:
     folder = tmp_path / ("plant" * 30)
     with Client(folder, create=True) as client:
         client.create_queue("plain", transactional=False)
@@ -170,7 +166,7 @@ def test_the_socket_is_its_owners_and_a_long_name_of_the_folder_does_not_matter(
         serve.stop()
 
 
-def test_a_receive_that_began_without_serve_is_back_when_serve_has_started_and_the_commit_says_so(store: Path) -> None:
+def test_serve_start_rolls_back_receive_and_fails_commit(store: Path) -> None:
     with Client(store) as client, Client(store) as other:
         client.send("line1", b"1")
         transaction = Transaction(client)
@@ -187,9 +183,7 @@ def test_a_receive_that_began_without_serve_is_back_when_serve_has_started_and_t
 
 
 @pytest.mark.parametrize(("away", "again"), [(False, False), (False, True), (True, True)])
-def test_what_was_taken_of_a_serve_that_was_killed_is_back_and_the_commit_says_so(
-    store: Path, away: bool, again: bool
-) -> None:
+def test_killed_serve_rolls_back_receive_and_commit_fails(store: Path, away: bool, again: bool) -> None:
     port = own_port()
 
     def start() -> tuple[Serve, Path | str]:
@@ -214,7 +208,7 @@ def test_what_was_taken_of_a_serve_that_was_killed_is_back_and_the_commit_says_s
 
 
 @pytest.mark.parametrize("away", [False, True])
-def test_an_application_that_is_killed_loses_nothing_that_it_had_taken(store: Path, away: bool) -> None:
+def test_killed_application_loses_no_taken_message(store: Path, away: bool) -> None:
     serve, place = serve_applications(store) if away else (Serve(store), store)
     with Client(place) as client:
         client.send("line1", b"1")
@@ -232,7 +226,7 @@ def test_an_application_that_is_killed_loses_nothing_that_it_had_taken(store: Pa
     serve.stop()
 
 
-def test_nobody_writes_beside_serve(store: Path, serve: Serve) -> None:
+def test_direct_store_write_fails_while_serve_runs(store: Path, serve: Serve) -> None:
     with Client(store) as client:
         before = client.store.work.commits.total
         for write in (
@@ -290,7 +284,7 @@ def _receive_and_send(client: Client, properties: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["alone", "served"])
-def test_a_value_of_a_wrong_type_is_named_and_is_not_called_sent_or_not(store: Path, served: bool) -> None:
+def test_wrong_value_type_raises_type_error_with_name(store: Path, served: bool) -> None:
     serve = Serve(store) if served else None
     with Client(store) as client:
         client.send("line1", b"1")
@@ -314,7 +308,7 @@ def test_a_value_of_a_wrong_type_is_named_and_is_not_called_sent_or_not(store: P
         serve.stop()
 
 
-def test_a_question_that_serve_does_not_take_is_answered_and_what_was_taken_is_back(
+def test_request_refused_by_serve_returns_received_message(
     store: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Client(store) as client:
@@ -334,7 +328,7 @@ def _connected(folder: Path) -> socket.socket:
     return connected
 
 
-def test_a_commit_that_is_too_large_is_refused_and_what_was_taken_is_back(store: Path, serve: Serve) -> None:
+def test_refused_oversized_commit_returns_received_message(store: Path, serve: Serve) -> None:
     body = bytes(4_000_000)
     with Client(store) as client:
         client.send("line1", b"1")
@@ -349,7 +343,7 @@ def test_a_commit_that_is_too_large_is_refused_and_what_was_taken_is_back(store:
     assert serve.process.poll() is None
 
 
-def test_who_asks_before_he_has_his_answer_is_disconnected_and_gets_nothing(store: Path, serve: Serve) -> None:
+def test_second_request_before_answer_closes_connection(store: Path, serve: Serve) -> None:
     with Client(store) as client, _connected(store) as connection:
         wanted = Wanted(client.queue("line1").identifier, 1)
         connection.settimeout(DEADLINE_S)
@@ -362,7 +356,7 @@ def test_who_asks_before_he_has_his_answer_is_disconnected_and_gets_nothing(stor
     assert serve.process.poll() is None
 
 
-def test_messages_are_not_given_to_who_was_killed_while_he_waited(store: Path, serve: Serve) -> None:
+def test_killed_waiter_gets_no_message(store: Path, serve: Serve) -> None:
     with Client(store) as client:
         wanted = Wanted(client.queue("line1").identifier, 1, counted=True)
         for _ in range(3):
@@ -404,7 +398,7 @@ _SPOILED = [
 ]
 
 
-def test_what_is_no_question_ends_its_connection_and_nothing_else(store: Path, serve: Serve) -> None:
+def test_malformed_request_closes_only_its_own_connection(store: Path, serve: Serve) -> None:
     with Client(store) as client:
         for spoiled in _SPOILED:
             with _connected(store) as connection:
@@ -444,7 +438,7 @@ _VALUES = st.recursive(
         st.lists(_VALUES, max_size=6),
     ).map(lambda parts: service.frame(parts[0], *parts[1]))
 )
-def test_whatever_bytes_come_are_a_question_or_malformed(data: bytes) -> None:
+def test_random_bytes_are_a_request_or_malformed(data: bytes) -> None:
     buffer = bytearray(data)
     try:
         for question in service.frames(buffer):

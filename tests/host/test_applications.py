@@ -57,7 +57,7 @@ def test_a_commit_removes_and_sends_all_of_it(host: Host, manager: Manager) -> N
     assert host.content("plain") == [b"3"]
 
 
-def test_a_commit_that_fails_changes_nothing_and_the_others_of_its_batch_stand(host: Host, manager: Manager) -> None:
+def test_failed_commit_leaves_others_of_its_batch_committed(host: Host, manager: Manager) -> None:
     one, other = App(manager), App(manager)
     do(manager, one.commits(Letter("line1", b"1")))
     (found,) = do(manager, one.wants("line1"))
@@ -94,7 +94,7 @@ def test_a_commit_happens_once_however_often_it_is_asked_for(host: Host, manager
     assert host.content("line1") == [b"1"]
 
 
-def test_a_commit_takes_what_its_sender_wants_to_hear_of_and_sends_elsewhere(tmp_path: Path) -> None:
+def test_commit_receives_sends_elsewhere_and_acks_the_sender(tmp_path: Path) -> None:
     """The answer to the sender opens an outgoing queue in the same transaction."""
     world, receiver, sender = two_hosts(tmp_path)
     with sender.client() as client:
@@ -110,7 +110,7 @@ def test_a_commit_takes_what_its_sender_wants_to_hear_of_and_sends_elsewhere(tmp
     assert [one.number for one in receiver.store.outgoing.messages() if one.number] == [1]
 
 
-def test_what_another_application_has_taken_cannot_be_removed(host: Host, manager: Manager) -> None:
+def test_message_held_by_other_application_cannot_be_removed(host: Host, manager: Manager) -> None:
     one, other = App(manager), App(manager)
     do(manager, one.commits(Letter("line1", b"1")))
     (found,) = do(manager, one.wants("line1"))
@@ -127,7 +127,7 @@ def test_what_another_application_has_taken_cannot_be_removed(host: Host, manage
 # ---- waiting
 
 
-def test_who_waits_gets_a_message_in_the_transaction_that_brings_it(host: Host, manager: Manager) -> None:
+def test_waiting_receiver_gets_message_in_sending_transaction(host: Host, manager: Manager) -> None:
     first, second, sender = App(manager), App(manager), App(manager)
     assert do(manager, first.wants("line1", wait=5000), second.wants("line1", wait=5000)) == [None, None]
     manager.receive([], START, WALL, [sender.commits(Letter("line1", b"1"))])
@@ -148,7 +148,7 @@ def _send_directly(host: Host, body: bytes) -> None:
         client.send("line1", body)
 
 
-def test_who_has_waited_long_enough_is_told_that_there_is_nothing(host: Host, manager: Manager) -> None:
+def test_receive_timeout_returns_no_message(host: Host, manager: Manager) -> None:
     app = App(manager)
     assert do(manager, app.wants("line1", wait=5000)) == [None]
     manager.poll(START + 4999, WALL)
@@ -161,7 +161,7 @@ def test_who_has_waited_long_enough_is_told_that_there_is_nothing(host: Host, ma
     assert host.content("line1") == [b"1"]
 
 
-def test_what_an_application_had_that_has_gone_is_for_the_next_one_in_its_old_place(manager: Manager) -> None:
+def test_messages_of_gone_application_return_to_their_place(manager: Manager) -> None:
     gone, waiting, other = App(manager), App(manager), App(manager)
     do(manager, gone.commits(*(Letter("line1", b"%d" % number) for number in range(4))))
     do(manager, gone.wants("line1", 2))
@@ -177,7 +177,7 @@ def test_what_an_application_had_that_has_gone_is_for_the_next_one_in_its_old_pl
     assert not told_by(manager)  # who has gone waits no more
 
 
-def test_only_the_last_answer_of_an_application_that_may_ask_again_is_kept(manager: Manager) -> None:
+def test_only_last_answer_of_live_application_is_kept(manager: Manager) -> None:
     app = App(manager)
     for number in range(3):
         do(manager, app.commits(Letter("plain", b"%d" % number)))
@@ -198,7 +198,7 @@ def test_only_the_last_answer_of_an_application_that_may_ask_again_is_kept(manag
 # ---- with the network in one transaction
 
 
-def test_a_commit_to_another_queue_manager_leaves_at_once_on_the_session_that_is_there(tmp_path: Path) -> None:
+def test_remote_commit_is_sent_at_once_on_open_session(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     app = App(sender.manager)
     do(sender.manager, app.commits(Letter(REMOTE, b"1")))
@@ -212,7 +212,7 @@ def test_a_commit_to_another_queue_manager_leaves_at_once_on_the_session_that_is
 
 
 @pytest.mark.rule("B-317", "B-318")
-def test_acknowledgements_and_commits_in_one_batch_keep_the_numbers_of_a_stream(tmp_path: Path) -> None:
+def test_acks_and_commits_in_one_batch_keep_stream_numbers(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     app = App(sender.manager)
     expected: list[bytes] = []
@@ -237,7 +237,7 @@ def _waiting(host: Host) -> int:
     return sum(len(queue.stream.table) for queue in host.manager.outgoing)
 
 
-def test_a_commit_that_the_store_refuses_in_the_end_was_never_sent_and_sessions_go_on(
+def test_commit_refused_by_store_is_not_sent_and_keeps_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, receiver, sender = two_hosts(tmp_path)
@@ -271,9 +271,7 @@ def _fail_once(monkeypatch: pytest.MonkeyPatch, store: Store, error: StoreError)
 
 
 @pytest.mark.rule("B-285")
-def test_what_has_come_from_the_network_is_stored_although_a_commit_of_its_batch_fails(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_network_message_is_stored_although_batch_commit_fails(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = peer_of(3)
     world = world_of([host], [peer])
     exchange(world)
@@ -302,9 +300,7 @@ def _defect(*_arguments: Any) -> str:
     raise RuntimeError("a defect")
 
 
-def test_a_defect_that_an_application_has_met_is_told_and_costs_the_others_nothing(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_defect_in_one_commit_is_logged_and_others_succeed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = App(host.manager), App(host.manager)
     monkeypatch.setattr("ordack.broker.sending.delivery_to", _defect)
     failed, stood = do(host.manager, one.commits(Letter("plain", b"1")), other.commits())
@@ -314,7 +310,7 @@ def test_a_defect_that_an_application_has_met_is_told_and_costs_the_others_nothi
 
 
 @pytest.mark.slow
-def test_whatever_is_killed_under_load_each_message_arrives_once_in_order(tmp_path: Path) -> None:
+def test_kills_under_load_keep_exactly_once_in_order(tmp_path: Path) -> None:
     seed = new_seed()
     print("seed", seed)
     found = soak(5, seed, tmp_path)
@@ -322,7 +318,7 @@ def test_whatever_is_killed_under_load_each_message_arrives_once_in_order(tmp_pa
 
 
 @pytest.mark.rule("B-345")
-def test_what_is_sent_right_after_a_pause_waits(tmp_path: Path) -> None:
+def test_message_sent_after_pause_waits(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     app = App(sender.manager)
     do(sender.manager, app.commits(Letter(REMOTE, b"1")))

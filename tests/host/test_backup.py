@@ -160,9 +160,7 @@ STAGES = {"nothing": _nothing, "settled": _settled, "waiting": _waiting, "transm
         ("transmitted", "cp -a over", True, True),
     ],
 )
-def test_a_backup_that_is_put_back_loses_no_new_message(
-    plant: _Plant, stage: str, how: str, hot: bool, restarted: bool
-) -> None:
+def test_restored_backup_loses_no_new_message(plant: _Plant, stage: str, how: str, hot: bool, restarted: bool) -> None:
     """hot: the backup is made while the queue manager runs. restarted: that is restarted in the life that is lost."""
     plant.sender.start()
     before = STAGES[stage](plant)

@@ -129,7 +129,7 @@ def conversations(draw: st.DrawFn) -> list[tuple[int, str, Any]]:
 
 
 @given(events=conversations(), ends=st.lists(st.booleans(), min_size=8, max_size=8), seed=st.integers(0, 1 << 32))
-def test_what_was_sent_and_received_is_in_the_file(
+def test_capture_file_contains_all_sent_and_received_data(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[int, str, Any]], ends: list[bool], seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -182,7 +182,7 @@ def check(frame: bytes) -> None:
         assert (total + int.from_bytes(data)) % 0xFFFF == 0
 
 
-def test_a_connection_has_a_handshake_acknowledgements_and_an_end(tmp_path: Path) -> None:
+def test_captured_connection_has_tcp_handshake_acks_and_end(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "x.pcapng", 1 << 30, lambda _line: None)
     connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 4321), opened_here=False)
     connection.received(b"abc")
@@ -245,7 +245,7 @@ def test_the_files_have_at_most_the_size_and_the_oldest_go(tmp_path: Path) -> No
     assert len(found) > size // 2
 
 
-def test_a_capture_is_pcapng_that_others_read_and_tells_who_made_it(tmp_path: Path) -> None:
+def test_tshark_reads_capture_and_capture_names_its_writer(tmp_path: Path) -> None:
     file = tmp_path / "plant.pcapng"
     before = time.time_ns()
     recorder = Recorder(file, 1 << 20, lambda _line: None)
@@ -280,7 +280,7 @@ def cut_off(data: bytes) -> Iterator[bytes]:
         yield data[:size] + bytes(4096)
 
 
-def test_after_a_power_cut_all_readers_have_what_is_whole(tmp_path: Path) -> None:
+def test_torn_capture_is_readable_up_to_last_whole_record(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "plant.pcapng", 1 << 20, lambda _line: None)
     connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False)
     recorder.connection(("press7", 0), None, opened_here=False)
@@ -308,9 +308,7 @@ def test_after_a_power_cut_all_readers_have_what_is_whole(tmp_path: Path) -> Non
 # ---- the queue manager --------------------------------------------------------------------------
 
 
-def test_both_ends_have_captured_the_same_and_decode_shows_what_was_sent(
-    tmp_path: Path, serve: Callable[..., Serve]
-) -> None:
+def test_captures_of_both_ends_match_and_decode_to_sent_messages(tmp_path: Path, serve: Callable[..., Serve]) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     ordack("init", "--store", far)
     ordack("queue", "create", "--store", far, "line1", "--transactional")
@@ -331,7 +329,7 @@ def test_both_ends_have_captured_the_same_and_decode_shows_what_was_sent(
     assert bodies([tmp_path / "far.pcapng"])[:3] == sent
 
 
-def test_a_capture_that_cannot_be_is_told_before_anything_is_taken(tmp_path: Path) -> None:
+def test_serve_fails_at_start_if_capture_file_cannot_be_created(tmp_path: Path) -> None:
     file = tmp_path / "no" / "x.pcapng"
     done = ordack("serve", "--create", "--store", tmp_path / "s", "--listen", "127.0.0.1:0", "--capture", file)
     assert done.returncode == 1
@@ -340,7 +338,7 @@ def test_a_capture_that_cannot_be_is_told_before_anything_is_taken(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_after_a_kill_the_capture_has_what_the_peer_was_told(tmp_path: Path, serve: Callable[..., Serve]) -> None:
+def test_capture_after_kill_holds_all_traffic_with_peer(tmp_path: Path, serve: Callable[..., Serve]) -> None:
     store = tmp_path / "store"
     ordack("init", "--store", store)
     ordack("queue", "create", "--store", store, "line1", "--transactional")
@@ -400,7 +398,7 @@ async def test_a_full_disk_ends_the_capture_and_nothing_else(
     list(segments(file))  # every frame is whole
 
 
-async def test_a_serial_line_is_in_the_capture_and_the_log_tells_its_address(tmp_path: Path) -> None:
+async def test_capture_holds_serial_line_and_log_names_its_address(tmp_path: Path) -> None:
     file = tmp_path / "plant.pcapng"
     log: list[str] = []
     place = Place(tmp_path)

@@ -27,7 +27,7 @@ def test_every_class_of_the_specification_has_its_name_and_words() -> None:
 
 
 @pytest.mark.rule("B-388")
-def test_a_class_that_nobody_knows_is_shown_as_its_number() -> None:
+def test_unknown_message_class_is_shown_as_number() -> None:
     assert classes.name(0x80E1) is None
     assert classes.words(0x80E1) == "it failed for a reason of another program (class 0x80E1)"
     assert classes.words(0x0003) == "a message of a kind of its application's own (class 0x0003)"

@@ -91,7 +91,7 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
         (["serve", "--listen", "127.0.0.1:0", "--next-hop", "plant"], 2, "ADDRESS=HOST:PORT"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(store: Path, arguments: list[str], status: int, text: str) -> None:
+def test_cli_explains_mistake_in_one_sentence(store: Path, arguments: list[str], status: int, text: str) -> None:
     done = ordack(
         *arguments[: 1 + (arguments[0] == "queue")], "--store", store, *arguments[1 + (arguments[0] == "queue") :]
     )
@@ -100,7 +100,7 @@ def test_mistakes_are_told_in_a_sentence(store: Path, arguments: list[str], stat
     assert done.stdout == ""
 
 
-def test_a_store_that_is_none_is_told(tmp_path: Path) -> None:
+def test_cli_reports_missing_or_damaged_store(tmp_path: Path) -> None:
     for command in (["queue", "list"], ["receive", "q"], ["send", "q", "--body", "x"]):
         done = ordack(*command, "--store", tmp_path / "typo")
         assert (done.returncode, "there is no store" in done.stderr) == (1, True)
@@ -110,7 +110,7 @@ def test_a_store_that_is_none_is_told(tmp_path: Path) -> None:
     assert (done.returncode, "damaged" in done.stderr) == (1, True)
 
 
-def test_a_store_without_a_name_or_out_of_reach_is_told(tmp_path: Path) -> None:
+def test_cli_reports_empty_or_too_long_store_path(tmp_path: Path) -> None:
     for arguments in (["queue", "create", "q"], ["queue", "list"], ["serve", "--listen", "127.0.0.1:0"]):
         done = ordack(*arguments, "--store", "")
         assert (done.returncode, "has no name" in done.stderr) == (2, True)
@@ -188,7 +188,7 @@ def test_a_body_from_a_terminal_is_asked_for(store: Path) -> None:
     "arguments",
     ["receive plain --json", "receive plain --peek", "queue list", "purge line1", "serve --listen 127.0.0.1:0"],
 )
-def test_an_output_that_takes_nothing_is_told_and_loses_nothing(store: Path, arguments: str) -> None:
+def test_full_standard_output_is_reported_and_loses_no_message(store: Path, arguments: str) -> None:
     with Client(store) as client:
         client.send("plain", b"x")
     changes = "purge" in arguments  # and has done that by then
@@ -202,7 +202,7 @@ def test_an_output_that_takes_nothing_is_told_and_loses_nothing(store: Path, arg
     assert len(as_json("receive", "--store", store, "plain", "--all")) == 1
 
 
-def test_a_closed_output_is_told_and_loses_nothing(store: Path) -> None:
+def test_closed_stdout_fails_receive_without_losing_message(store: Path) -> None:
     with Client(store) as client:
         client.send("plain", b"x")
     done = subprocess.run(
@@ -291,7 +291,7 @@ def test_serve_on_an_ipv6_address_and_in_json(tmp_path: Path) -> None:
     assert running.stop()[0] == 0
 
 
-def test_a_second_serve_on_a_store_is_refused_and_the_first_goes_on(store: Path, serve: Serve) -> None:
+def test_second_serve_on_store_fails_and_first_keeps_serving(store: Path, serve: Serve) -> None:
     for port in (0, serve.port):
         done = ordack("serve", "--store", store, "--listen", f"127.0.0.1:{port}")
         assert done.returncode == 1
@@ -316,7 +316,7 @@ def test_queues_are_used_while_serve_runs(store: Path, serve: Serve) -> None:
 
 
 @pytest.mark.rule("B-001", "B-302", "B-133")
-def test_two_queue_managers_and_the_one_that_sends_waits_for_the_other(store: Path, tmp_path: Path) -> None:
+def test_sender_waits_for_receiving_queue_manager(store: Path, tmp_path: Path) -> None:
     port = own_port()
     near = tmp_path / "near"
     with Client(near, create=True):
@@ -342,7 +342,7 @@ def test_two_queue_managers_and_the_one_that_sends_waits_for_the_other(store: Pa
 
 
 @pytest.mark.parametrize("errors", ["2>&-", "a pipe that nobody reads"])
-def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str) -> None:
+def test_serve_continues_with_unwritable_stderr(store: Path, errors: str) -> None:
     piped = errors.startswith("a pipe")
     process = serve_in_shell(store, after="" if piped else errors)
     assert process.stdout
@@ -364,7 +364,7 @@ def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str
 
 @pytest.mark.rule("B-435")
 @pytest.mark.parametrize(("limit", "crowd"), [("-Sn 64", 250), ("-n 40", 400)])
-def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Path, limit: str, crowd: int) -> None:
+def test_serve_refuses_connections_beyond_file_limit(store: Path, limit: str, crowd: int) -> None:
     process = serve_in_shell(store, before=f"ulimit {limit};")
     assert process.stdout
     port = int(process.stdout.readline().rpartition(":")[2])
@@ -408,7 +408,7 @@ def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Pat
 
 
 @pytest.mark.rule("B-423", "B-239", "B-082", "B-345", "B-346", "B-425", "C-29")
-def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_path: Path) -> None:
+def test_outgoing_commands_list_pause_resume_resend_and_purge(store: Path, tmp_path: Path) -> None:
     port = own_port()  # nobody listens there
     [sent] = as_json("send", "--store", store, "DIRECT=OS:plant\\private$\\q", "--body", "x", "--dead-letter")
     name = "direct=os:plant\\private$\\q"
@@ -452,7 +452,7 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
 
 
 @pytest.mark.parametrize("command", [["outgoing", "pause"], ["outgoing", "resume"], ["purge"]], ids=" ".join)
-def test_an_outgoing_queue_that_is_not_there_is_told(store: Path, command: list[str]) -> None:
+def test_cli_reports_missing_outgoing_queue(store: Path, command: list[str]) -> None:
     done = ordack(*command, "--store", store, "DIRECT=OS:nobody\\private$\\q")
     assert (done.returncode, done.stdout) == (1, "")
     assert "there is no outgoing queue" in done.stderr
@@ -464,7 +464,7 @@ def test_nothing_known_of_a_message_is_a_negative_answer(store: Path) -> None:
 
 
 @pytest.mark.rule("C-70", "B-338", "B-291", "B-352")
-def test_a_sender_is_told_that_its_message_was_received(store: Path) -> None:
+def test_sender_sees_received_state_and_acknowledgements(store: Path) -> None:
     asked = {"acknowledge": ["receive", "reach-queue"], "administration_queue": "plain"}
     with Client(store) as client:
         message_id = client.send("line1", b"x", journal=True, **asked).message_id  # type: ignore[arg-type]
@@ -479,7 +479,7 @@ def test_a_sender_is_told_that_its_message_was_received(store: Path) -> None:
 
 
 @pytest.mark.rule("B-023", "B-413")
-def test_the_identity_is_shown_and_renewed_but_not_under_a_running_queue_manager(store: Path) -> None:
+def test_identity_is_renewed_only_while_serve_is_stopped(store: Path) -> None:
     old = guid_of(store)
     running = Serve(store)
     refused = ordack("init", "--store", store, "--renew-identity")
@@ -532,7 +532,7 @@ def test_a_queue_has_a_quota(store: Path) -> None:
     assert ordack("queue", "quota", "--store", store, "order_queue$", "5").returncode == 1
 
 
-def test_what_was_done_but_could_not_be_reported_is_not_called_undone(store: Path) -> None:
+def test_completed_command_with_full_stdout_gives_status_4(store: Path) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         for command in (["send", "plain", "--body", "x"], ["queue", "create", "new"]):
             process = Running(*command, "--store", str(store), stdout=full)
@@ -546,7 +546,7 @@ def test_what_was_done_but_could_not_be_reported_is_not_called_undone(store: Pat
     }
 
 
-def test_send_warns_who_asks_for_no_dead_letter_where_a_message_was_lost(store: Path, tmp_path: Path) -> None:
+def test_send_without_dead_letter_warns_after_lost_message(store: Path, tmp_path: Path) -> None:
     near, to = tmp_path / "near", "plant\\private$\\lime1"
     receiver = Serve(store)
     sender = Serve(near, "--next-hop", f"plant=127.0.0.1:{receiver.port}")
@@ -585,7 +585,7 @@ def test_a_name_that_looks_like_markup_is_a_name(store: Path, name: str) -> None
     assert name in [queue["name"] for queue in as_json("queue", "list", "--store", store)]
 
 
-def test_a_name_from_elsewhere_moves_no_terminal(store: Path) -> None:
+def test_status_escapes_control_characters_in_foreign_names(store: Path) -> None:
     evil = "DIRECT=OS:plant\\private$\\x\x1b[2J[/b]"
     with Client(store) as client:
         client.send("DIRECT=OS:plant\\private$\\x", b"x")

@@ -51,7 +51,7 @@ def understood(text: str) -> tuple[ConfigFile | None, list[str]]:
         return None, error.problems
 
 
-def test_all_that_a_file_may_say() -> None:
+def test_config_file_accepts_every_option() -> None:
     found = parse(
         f"""
         own-names = ["Plant", "10.0.0.5"]
@@ -195,13 +195,13 @@ def test_all_that_a_file_may_say() -> None:
         (f"[public-queues]\n{GUID} = 'PUBLIC={GUID}'", "PUBLIC names need a directory service"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_file_key_value_rule_and_what_to_do(text: str, said: str) -> None:
+def test_config_error_names_file_key_value_rule_and_fix(text: str, said: str) -> None:
     [problem] = problems(text)
     assert problem.startswith(f"{FILE}: ")
     assert said in problem
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_config_reports_all_mistakes_at_once() -> None:
     told = problems("own-names = 5\n[[listen]]\nport = -1\nadress = 'x'\n[settings]\nQuota = -1\n[sttings]\n")
     assert [problem.split(" ")[1:3] for problem in told] == [
         ["own-names", "="], ["sttings:", "there"], ["[[listen]]", "port"], ["[[listen]]", "adress:"],
@@ -227,7 +227,7 @@ def test_numbers_are_taken_up_to_their_limits_and_no_further(name: str, data: st
 
 
 @given(st.sampled_from(sorted(NUMBERS)), st.data())
-def test_a_slip_of_the_finger_is_answered_with_the_key_that_was_meant(name: str, data: st.DataObject) -> None:
+def test_misspelled_setting_gets_suggestion(name: str, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(name) - 1))
     slip = data.draw(
         st.sampled_from([name[:place] + name[place + 1 :], name[:place] + "x" + name[place:], name.swapcase()])
@@ -263,7 +263,7 @@ def toml(value: Any) -> str:
 
 
 @given(DOCUMENTS)
-def test_whatever_stands_in_a_file_is_understood_or_told(document: dict[str, Any]) -> None:
+def test_random_config_document_is_accepted_or_reported(document: dict[str, Any]) -> None:
     text = "\n".join(f"{json.dumps(key)} = {toml(value)}" for key, value in document.items())
     found, told = understood(text)
     assert bool(found) != bool(told)
@@ -277,7 +277,7 @@ def test_whatever_stands_in_a_file_is_understood_or_told(document: dict[str, Any
 
 
 @given(st.text())
-def test_whatever_text_a_file_is_it_is_understood_or_told(text: str) -> None:
+def test_random_config_text_is_accepted_or_reported(text: str) -> None:
     found, told = understood(text)
     assert bool(found) != bool(told)
 
@@ -313,7 +313,7 @@ def test_a_file_is_checked_by_name_or_by_its_store(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in ordack("config", "--store", tmp_path).stderr
 
 
-def test_what_serve_would_go_by_is_shown_with_where_it_is_from(tmp_path: Path) -> None:
+def test_config_shows_effective_settings_with_their_source(tmp_path: Path) -> None:
     store = tmp_path / "store"
     shown = {row["name"]: row for row in as_json("config", "--store", store)}
     listen = {"address": "127.0.0.1", "port": 1801}
@@ -339,7 +339,7 @@ def test_what_serve_would_go_by_is_shown_with_where_it_is_from(tmp_path: Path) -
     assert f"{GUID.lower()} (press) = b:5" in ordack("config", path).stdout.lower()
 
 
-def test_a_setting_in_place_of_a_file_is_told_where_it_is_changed() -> None:
+def test_config_command_names_file_section_for_setting() -> None:
     done = ordack("config", "RouteMessages", "true")
     assert done.returncode == 2
     said = " ".join(done.stderr.replace("\u2502", " ").split())
@@ -349,7 +349,7 @@ def test_a_setting_in_place_of_a_file_is_told_where_it_is_changed() -> None:
 # ---- serve ---------------------------------------------------------------------------------------------
 
 
-def test_serve_does_not_start_with_a_file_that_is_wrong_and_makes_no_store(tmp_path: Path) -> None:
+def test_serve_with_invalid_config_exits_and_creates_no_store(tmp_path: Path) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text("[settings]\nQota = 5\n")
     done = ordack("serve", "--store", tmp_path / "store", "--config", path, "--listen", "127.0.0.1:0")
@@ -361,7 +361,7 @@ def test_serve_does_not_start_with_a_file_that_is_wrong_and_makes_no_store(tmp_p
     assert not (tmp_path / "store").exists()
 
 
-def test_serve_goes_by_the_file_in_its_store_and_applications_do_too(tmp_path: Path) -> None:
+def test_serve_and_applications_use_config_file_of_store(tmp_path: Path) -> None:
     with Client(tmp_path, create=True) as client:
         client.create_queue("line1", transactional=True)
     (tmp_path / "ordack.toml").write_text(
@@ -438,7 +438,7 @@ def test_every_ipv6_address_and_every_ipv4_address_do_not_meet(tmp_path: Path) -
 
 
 @pytest.mark.rule("B-001")
-def test_serve_listens_to_this_machine_alone_unless_told_otherwise_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_listens_on_localhost_by_default_and_logs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.LISTEN == ("127.0.0.1", 1801)
     monkeypatch.setattr(settings, "LISTEN", ("127.0.0.1", 0))
     said: list[str] = []

@@ -192,7 +192,7 @@ class Model:
 @pytest.mark.rule("B-297", "B-421")
 @settings(max_examples=30)
 @given(seed=st.integers(0, 1 << 32))
-def test_whatever_happens_it_does_as_the_rules_say(seed: int) -> None:
+def test_connector_follows_rules_in_random_runs(seed: int) -> None:
     model = Model(random.Random(seed))
     for _ in range(300):
         model.turn()
@@ -210,9 +210,7 @@ def test_whatever_happens_it_does_as_the_rules_say(seed: int) -> None:
         (RuntimeError("no thread"), "SocketConnectFailure", 0x80004005),
     ],
 )
-def test_a_failure_to_connect_is_told_with_its_address_and_windows_number(
-    error: Exception, status: str, code: int
-) -> None:
+def test_connect_failure_reports_address_and_windows_error(error: Exception, status: str, code: int) -> None:
     connector = Connector("plant", 1801, Config())
     assert connector.next_step(0, WALL, True) is Step.RESOLVE
     connector.resolved(["10.0.0.1"], 0, WALL)

@@ -81,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_consumer_of_the_readme_is_killed_again_and_again_and_processes_each_message_once(folder: Path) -> None:
+def test_readme_consumer_killed_repeatedly_handles_messages_once(folder: Path) -> None:
     _send(folder / "plant", 0, MESSAGES)
     for kill, place in enumerate(("between", "before", "behind", "between", "before", "between", "behind")):
         _run(folder, place, 1 + kill % 3)
@@ -95,7 +95,7 @@ def test_the_consumer_of_the_readme_is_killed_again_and_again_and_processes_each
     assert _processed(folder) == list(range(MESSAGES))
 
 
-def test_a_store_that_is_put_back_from_a_backup_repeats_messages_and_never_a_key(folder: Path) -> None:
+def test_restored_store_repeats_messages_but_no_message_key(folder: Path) -> None:
     """What was processed since the backup comes again, and is known; what is sent afterwards is new, although its
     lookup ids were given before."""
     plant = folder / "plant"

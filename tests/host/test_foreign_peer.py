@@ -92,7 +92,7 @@ def test_a_request_that_does_not_fit_is_not_answered(server: Server, request_: b
 
 
 @pytest.mark.rule("B-207", "B-208")
-def test_a_request_for_another_queue_manager_is_refused_and_the_connection_closed(server: Server) -> None:
+def test_server_refuses_foreign_server_guid_and_disconnects(server: Server) -> None:
     with Line(socket.create_connection(("127.0.0.1", server.port))) as line:
         line.write(establish(line.guid, b"\x77" * 16))
         (answer,) = line.ends()
@@ -317,7 +317,7 @@ def test_the_acceptance_table(server: Server) -> None:
 
 
 @pytest.mark.rule("B-248", "B-249", "B-250", "B-299", "A-14", "OP-32")
-def test_what_is_sent_again_on_a_new_connection_is_counted_and_delivered_once(server: Server) -> None:
+def test_resent_messages_on_new_connection_are_delivered_once(server: Server) -> None:
     source, other = next(GUIDS), next(GUIDS)
     stream = [message(source, LINE1, b"%d" % tx.number, tx) for tx in numbered(1, 3)]
     singles = [
@@ -414,7 +414,7 @@ def test_a_rejected_transactional_message(server: Server, destination: str, mess
 
 
 @pytest.mark.rule("B-256", "B-258", "B-260")
-def test_a_message_that_is_not_transactional_is_dropped_without_a_word(server: Server) -> None:
+def test_nontransactional_message_is_dropped_silently(server: Server) -> None:
     with server.connect() as line:
         line.send(
             message(line.guid, LINE1, b"no"), message(line.guid, NOWHERE, b"no"), message(line.guid, LINE1, delivery=0)

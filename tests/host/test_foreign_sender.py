@@ -161,7 +161,7 @@ def good(running: Server) -> Iterator[Line]:
 
 
 @pytest.mark.rule("B-172", "B-388", "B-430", "OP-2", "OP-22", "OP-23")
-def test_what_a_receiver_is_to_ignore_is_ignored(server: Server, good: Line) -> None:
+def test_receiver_ignores_irrelevant_header_fields(server: Server, good: Line) -> None:
     shapes = [
         message(X, PLAIN, b"0", reserved=0xFF, flags=0xFEC7),
         message(X, PLAIN, b"1", user_flags=0xED000080),
@@ -253,7 +253,7 @@ def places(seen: list[Seen]) -> list[tuple[bytes, tuple[int, ...] | None]]:
 
 
 @pytest.mark.rule("B-158", "B-241", "B-244", "B-299", "B-318", "A-08", "A-16", "A-34")
-def test_after_a_cut_the_same_numbers_and_a_bridge_over_what_is_settled(hop: Hop) -> None:
+def test_resend_keeps_numbers_and_skips_settled_messages(hop: Hop) -> None:
     hop.order(*(b"%d" % number for number in range(1, 6)))
     with hop.open() as line:
         first = line.messages(5)
@@ -332,7 +332,7 @@ def test_an_order_ack_of_any_make_settles(hop: Hop, variant: str) -> None:
         "SessionAck",
     ],
 )
-def test_what_is_for_another_sequence_or_message_settles_nothing(hop: Hop, wrong: str) -> None:
+def test_ack_for_other_sequence_or_message_settles_nothing(hop: Hop, wrong: str) -> None:
     hop.order(b"one")
     with hop.open() as line:
         (seen,) = line.messages(1)
@@ -389,7 +389,7 @@ def test_what_is_for_another_sequence_or_message_settles_nothing(hop: Hop, wrong
         "no server",
     ],
 )
-def test_a_peer_that_does_not_answer_as_it_should_is_left_and_tried_again(hop: Hop, response: str) -> None:
+def test_peer_with_invalid_handshake_is_dropped_and_retried(hop: Hop, response: str) -> None:
     hop.order(b"waits")
     with hop.accept() as line:
         request = line.read()
@@ -430,7 +430,7 @@ def test_no_more_is_sent_than_the_window_of_the_peer_takes(hop: Hop, window: int
 
 
 @pytest.mark.rule("B-109", "B-159", "B-221", "B-222", "B-223", "B-299", "A-09")
-def test_what_a_session_acknowledgement_settles(hop: Hop) -> None:
+def test_session_ack_settles_only_acknowledged_messages(hop: Hop) -> None:
     hop.order(b"e1", delivery="express")
     hop.order(b"r1", b"r2", b"r3", delivery="recoverable")
     hop.order(b"e2", delivery="express")
@@ -482,7 +482,7 @@ def test_the_captured_frames_of_the_acceptor(hop: Hop) -> None:
 
 
 @pytest.mark.rule("B-011", "B-012", "B-259", "B-264", "B-437", "B-443", "C-66", "A-40")
-def test_a_message_for_another_queue_manager_goes_on_untouched(router: Server, far: Hop) -> None:
+def test_router_forwards_message_unchanged(router: Server, far: Hop) -> None:
     stamp = message(NULL, 9, b"on", Tx(100, 7, 3, 2), address=far.guid, user_flags=3)
     with router.connect() as line:
         original = stamp[:16] + line.guid + stamp[32:]

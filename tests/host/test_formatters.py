@@ -69,7 +69,7 @@ def read(body: Body, form: Form | None = None) -> object:
         (None, None, '<string xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:nil="true" />'),
     ],
 )
-def test_xml_is_what_xmlserializer_makes_of_a_simple_type(value: object, kind: str | None, document: str) -> None:
+def test_xml_body_matches_xmlserializer_for_simple_types(value: object, kind: str | None, document: str) -> None:
     body = Body.xml(value, kind)
     assert (bytes(body), body.body_type) == (DECLARATION + document.encode(), 0)
     found = read(body, "xml")
@@ -131,7 +131,7 @@ def test_activex_is_the_value_and_its_type(value: object, kind: str | None, body
     assert read(body) == value
 
 
-def test_activex_reads_texts_without_an_end_and_bools_of_one_byte() -> None:
+def test_activex_reads_unterminated_text_and_one_byte_bool() -> None:
     assert value_of(b"ab", 30) == "ab"
     assert value_of("ab".encode("utf-16-le"), 31) == "ab"
     assert value_of(b"\xff", 11) is True
@@ -151,7 +151,7 @@ SIMPLE = st.one_of(
 @given(SIMPLE.filter(lambda value: not isinstance(value, str) or not dotnet_xml._NOT_XML.search(value)))
 @example("\r\n\r \t")
 @example(5e-324)
-def test_xml_is_read_as_it_was_written(value: object) -> None:
+def test_xml_body_round_trip_keeps_value_and_type(value: object) -> None:
     found = read(Body.xml(value), "xml")
     assert (found, type(found)) == (value, type(value))
 
@@ -160,7 +160,7 @@ def test_xml_is_read_as_it_was_written(value: object) -> None:
     TEXTS | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False) | st.uuids()
     | st.binary() | st.none()
 )  # fmt: skip
-def test_activex_is_read_as_it_was_written(value: object) -> None:
+def test_activex_value_round_trips(value: object) -> None:
     found = read(Body.activex(value))
     assert (found, type(found)) == (value, type(value))
 
@@ -176,7 +176,7 @@ def test_a_time_of_activex_is_read_to_the_millisecond(when: datetime.datetime) -
     ("write", "kinds"),
     [(Body.xml, dotnet_xml.KINDS), (Body.activex, activex.KINDS)],
 )
-def test_every_kind_reads_what_it_writes(write: Callable[[object, str], Body], kinds: dict[str, object]) -> None:
+def test_every_formatter_kind_round_trips(write: Callable[[object, str], Body], kinds: dict[str, object]) -> None:
     values: dict[type, object] = {
         str: "text", bool: True, int: 100, float: 0.5, bytes: b"\0\xff", uuid.UUID: GUID,
         datetime.datetime: naive(2026, 11, 23, 1, 2, 3), type(None): None,
@@ -195,7 +195,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(JSON_VALUES)
-def test_json_is_read_as_it_was_written(value: object) -> None:
+def test_json_body_round_trips(value: object) -> None:
     body = Body.json(value)
     assert read(body, "json") == value == json.loads(body)
     assert body.body_type == 0
@@ -246,7 +246,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("body", HOSTILE, ids=lambda body: repr(body[:30]))
-def test_a_document_that_is_no_simple_type_is_refused(body: bytes) -> None:
+def test_xml_document_of_non_simple_type_is_refused(body: bytes) -> None:
     with pytest.raises(BodyError):
         value_of(body, 0, "xml")
 
@@ -266,7 +266,7 @@ def test_a_value_that_its_body_type_does_not_have_is_refused(body: bytes, body_t
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"NaN", b"[Infinity]", b"\xff", b"[" * 100_000, b'{"a":1}x', b"9" * 5000])
-def test_what_is_no_json_is_refused(body: bytes) -> None:
+def test_invalid_json_body_is_refused(body: bytes) -> None:
     with pytest.raises(BodyError, match="no JSON"):
         value_of(body, 0, "json")
 
@@ -291,12 +291,12 @@ def _broken(draw: st.DrawFn) -> tuple[bytes, int, Form | None]:
 
 
 @given(st.composite(_broken)())
-def test_whatever_a_body_holds_it_is_a_value_or_refused(made: tuple[bytes, int, Form | None]) -> None:
+def test_random_body_gives_a_value_or_body_error(made: tuple[bytes, int, Form | None]) -> None:
     with contextlib.suppress(BodyError):
         value_of(*made)
 
 
-def test_a_large_body_is_refused_without_more_memory_than_it_has_itself() -> None:
+def test_malicious_xml_body_is_refused_in_bounded_memory() -> None:
     bomb = (
         b'<!DOCTYPE a [<!ENTITY a "' + b"a" * 10_000 + b'"><!ENTITY b "' + b"&a;" * 10_000 + b'">]><string>&b;</string>'
     )
@@ -342,7 +342,7 @@ def test_a_value_that_a_format_does_not_have_is_said(
 # ---- in messages
 
 
-def test_a_message_has_the_body_and_type_of_a_body_and_tells_its_value(store: Path) -> None:
+def test_body_sets_message_body_and_type_and_value_decodes_it(store: Path) -> None:
     with ordack.connect(store) as client:
         queue = client.queue("plain")
         queue.send(Body.activex("grüße"))

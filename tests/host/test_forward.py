@@ -93,7 +93,7 @@ def set_hops(hops: int) -> Any:
 
 
 @pytest.mark.rule("B-012", "B-077", "B-259", "B-264", "B-290", "A-20", "B-362", "B-008")
-def test_a_transactional_message_passes_untouched_and_its_order_ack_comes_back(line: Line) -> None:
+def test_router_forwards_message_unchanged_and_returns_order_ack(line: Line) -> None:
     """Only the hop count is another; the router has no state of the stream, before and after."""
     sent = [line.send(b"%d" % number, label="l") for number in range(3)]
     before = [bytes(line.sender.store.outgoing.packet(row.key)[0]) for row in line.sender.store.outgoing.messages()]
@@ -142,7 +142,7 @@ def test_final_acks_find_their_way_back(line: Line) -> None:
 
 
 @pytest.mark.rule("B-248", "B-250", "B-254")
-def test_a_message_not_transactional_that_comes_again_is_not_forwarded_again(router: Host) -> None:
+def test_resent_nontransactional_message_is_forwarded_once(router: Host) -> None:
     world, sender = sender_through(router)
     sender.send(b"e", "express")
     sender.send(b"r", "recoverable")
@@ -156,7 +156,7 @@ def test_a_message_not_transactional_that_comes_again_is_not_forwarded_again(rou
 
 @pytest.mark.rule("B-251", "B-285")
 @pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
-def test_what_the_router_has_no_room_for_stays_where_it_is(tmp_path: Path, delivery: str) -> None:
+def test_message_stays_at_sender_while_router_is_full(tmp_path: Path, delivery: str) -> None:
     router = Host(tmp_path, Config(route=True, own_names=frozenset({"router"}), quota=1000))
     world, sender = sender_through(router)
     sender.send(bytes(2000), delivery, acknowledge=NA, admin=ADMIN)
@@ -167,7 +167,7 @@ def test_what_the_router_has_no_room_for_stays_where_it_is(tmp_path: Path, deliv
 
 
 @pytest.mark.rule("B-363", "B-008", "A-20")
-def test_an_order_ack_whose_source_is_gone_is_not_kept_and_comes_again(line: Line) -> None:
+def test_order_ack_for_absent_source_is_dropped_and_resent(line: Line) -> None:
     peer = Sender(b"\1" * 16, PLANT)
     line.world.peers.append(peer)
     peer.send(b"x")
@@ -186,7 +186,7 @@ def test_an_order_ack_whose_source_is_gone_is_not_kept_and_comes_again(line: Lin
 
 
 @pytest.mark.rule("B-011", "B-344", "A-20")
-def test_a_final_ack_for_a_source_that_is_away_waits_at_the_router_over_a_restart(line: Line) -> None:
+def test_router_keeps_final_ack_for_absent_source_over_restart(line: Line) -> None:
     assert line.receiver.config
     line.receiver.config.next_hops = {guids.guid_text(line.router.store.guid)[1:-1].lower(): ROUTER}
     peer = Sender(b"\1" * 16, PLANT)
@@ -211,7 +211,7 @@ def test_a_final_ack_for_a_source_that_is_away_waits_at_the_router_over_a_restar
 
 
 @pytest.mark.rule("B-260", "B-362", "C-29")
-def test_a_purge_at_the_router_leaves_the_final_ack_without_which_a_refused_message_would_be_called_stored(
+def test_purge_at_router_keeps_final_ack_of_refused_message(
     line: Line,
 ) -> None:
     peer = Sender(b"\1" * 16, PLANT)
@@ -243,7 +243,7 @@ def test_a_purge_at_the_router_leaves_the_final_ack_without_which_a_refused_mess
 
 @pytest.mark.rule("B-427", "B-248", "B-318", "B-020")
 @pytest.mark.parametrize("acknowledged", [True, False])
-def test_a_destination_put_back_behind_the_router_goes_on_within_a_resend(line: Line, acknowledged: bool) -> None:
+def test_destination_restored_behind_router_resumes_after_resend(line: Line, acknowledged: bool) -> None:
     """The sender's session is with the router, and stays: only a resend tells the destination what it has lost. Its
     OrderAcks must not have the MessageIDs of those that the router has seen."""
     line.receiver.back_up()

@@ -98,7 +98,7 @@ def _ballast(folder: Path) -> None:
 
 @pytest.mark.rule("B-285", "B-398", "B-424")
 @pytest.mark.parametrize(("disk", "way"), [*zip(DISKS, ("purge", "receive"))], ids=str, indirect=["disk"])
-def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
+def test_emptied_store_accepts_as_much_as_before(disk: Path, way: str) -> None:
     store = disk / "store"
     ordack("init", "--store", store)
     ordack("queue", "create", "--store", store, "line1", "--transactional")
@@ -131,7 +131,7 @@ def test_serve_says_that_a_store_is_in_memory(disk: Path, request: pytest.Fixtur
 
 @on_two
 @pytest.mark.rule("B-285", "B-098")
-def test_a_disk_that_somebody_else_has_filled_serves_again_when_it_is_freed(disk: Path, tmp_path: Path) -> None:
+def test_serve_resumes_when_full_disk_is_freed(disk: Path, tmp_path: Path) -> None:
     store = disk / "store"
     ordack("init", "--store", store)
     ordack("queue", "create", "--store", store, "line1", "--transactional")
@@ -158,7 +158,7 @@ def test_a_disk_that_somebody_else_has_filled_serves_again_when_it_is_freed(disk
 
 
 @on_one
-def test_serve_that_is_started_on_a_full_disk_waits_until_it_is_freed(disk: Path) -> None:
+def test_serve_started_on_full_disk_waits_for_free_space(disk: Path) -> None:
     store = disk / "store"
     ordack("init", "--store", store)
     ordack("queue", "create", "--store", store, "line1", "--transactional")
@@ -188,7 +188,7 @@ def test_serve_that_is_started_on_a_full_disk_waits_until_it_is_freed(disk: Path
 
 @on_one
 @pytest.mark.rule("C-20", "C-36")
-def test_what_expires_on_a_full_disk_is_dead_lettered(disk: Path) -> None:
+def test_expired_messages_on_full_disk_are_dead_lettered(disk: Path) -> None:
     """The copies are made in pieces that the disk has room for."""
     store = disk / "store"
     with Client(store, create=True, clock=lambda: time.time() - 3600) as client:
@@ -279,7 +279,7 @@ def test_a_slow_backup_stops_before_the_store_has_no_room(disk: Path, tmp_path: 
 
 
 @pytest.mark.rule("B-285", "B-398")
-def test_what_is_kept_back_of_a_disk() -> None:
+def test_disk_reserve_is_computed_from_free_and_planned_space() -> None:
     def of(
         free: int, unused: int = 0, size: int = 1 << 40, planned: int = 0, used: int = 0, log: int = 0
     ) -> tuple[int, str]:

@@ -82,7 +82,7 @@ def served(programs: Path, folder: Path, line: str) -> Iterator[int]:
     assert (serve.returncode, "Traceback" in errors) == (0, False), errors
 
 
-def test_a_message_comes_from_another_queue_manager_and_is_received(programs: Path, tmp_path: Path) -> None:
+def test_installed_ordack_receives_from_another_queue_manager(programs: Path, tmp_path: Path) -> None:
     run(programs, tmp_path, "init --store plant")
     run(programs, tmp_path, "queue create --store plant line1 --transactional")
     run(programs, tmp_path, "init --store far")
@@ -101,6 +101,6 @@ def test_a_message_comes_from_another_queue_manager_and_is_received(programs: Pa
     ("line", "extra"),
     [("board doctor --port /dev/null", "boards"), ("export line1 --store plant --to folder", "spark")],
 )
-def test_what_is_not_there_is_named(programs: Path, tmp_path: Path, line: str, extra: str) -> None:
+def test_missing_extra_is_named_with_pip_command(programs: Path, tmp_path: Path, line: str, extra: str) -> None:
     said = run(programs, tmp_path, line, 2).stderr
     assert said.endswith(f"which is not installed: pip install 'ordack[{extra}]'\n")

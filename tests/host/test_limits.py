@@ -59,7 +59,7 @@ def test_an_export_of_many_queues(tmp_path: Path) -> None:
     assert len(list((tmp_path / "segments").glob("*.parquet"))) == QUEUES
 
 
-def test_only_one_exports_a_queue_whatever_others_it_exports(tmp_path: Path) -> None:
+def test_only_one_exporter_may_export_a_queue(tmp_path: Path) -> None:
     with Client(tmp_path / "store", create=True) as client, Client(tmp_path / "store") as other:
         for name in ("a", "b", "c"):
             client.create_queue(name, transactional=False)

@@ -230,7 +230,7 @@ def far(request: pytest.FixtureRequest, early: int, tmp_path: Path) -> Iterator[
 
 
 @pytest.mark.rule("B-175", "B-235", "B-236", "B-437", "B-438", "B-440", "B-441", "B-442", "B-443", "A-17", "A-36")
-def test_a_lone_message_is_over_for_a_literal_sender_at_the_first_order_ack(far: Far) -> None:
+def test_first_order_ack_settles_lone_message_of_literal_sender(far: Far) -> None:
     sender = LiteralSender(far.line)
     sender.send(far.where, Tx(100, 1, 1, 0))
     sender.hear_until(lambda: sender.named)
@@ -238,7 +238,7 @@ def test_a_lone_message_is_over_for_a_literal_sender_at_the_first_order_ack(far:
 
 
 @pytest.mark.rule("B-175", "B-236", "B-437", "B-443")
-def test_many_messages_are_over_for_a_literal_sender_at_their_last_order_ack(far: Far) -> None:
+def test_last_order_ack_settles_messages_of_literal_sender(far: Far) -> None:
     sender = LiteralSender(far.line)
     sender.send(far.where, *numbered(1, 60))
     sender.hear_until(lambda: sender.named == 60)
@@ -246,7 +246,7 @@ def test_many_messages_are_over_for_a_literal_sender_at_their_last_order_ack(far
 
 
 @pytest.mark.rule("B-176", "B-437", "B-439", "B-440", "B-441", "B-442", "B-443")
-def test_a_literal_sender_knows_the_final_ack_of_a_rejected_message(early: int, tmp_path: Path) -> None:
+def test_literal_sender_accepts_final_ack_of_rejected_message(early: int, tmp_path: Path) -> None:
     server = Server(tmp_path / "store", early=early)
     with server.connect() as line:
         sender = LiteralSender(line)
@@ -257,7 +257,7 @@ def test_a_literal_sender_knows_the_final_ack_of_a_rejected_message(early: int, 
 
 
 @pytest.mark.rule("B-176", "B-237", "B-245", "B-437", "B-439", "B-440", "B-441", "B-442")
-def test_a_literal_sender_knows_the_final_ack_of_a_received_message(far: Far) -> None:
+def test_literal_sender_accepts_final_ack_of_received_message(far: Far) -> None:
     sender = LiteralSender(far.line)
     sender.send(far.where, Tx(100, 1, 1, 0), flags=JN)
     if far.where.destination == LINE1:  # a board's program takes it at once
@@ -285,7 +285,7 @@ def acknowledge(request: pytest.FixtureRequest) -> Callable[[LiteralReceiver], N
 
 
 @pytest.mark.rule("B-096", "B-236", "B-238", "A-17")
-def test_the_message_of_a_host_is_over_when_a_literal_receiver_has_it(
+def test_host_message_settles_after_literal_receiver_acks(
     acknowledge: Callable[[LiteralReceiver], None], tmp_path: Path
 ) -> None:
     hop = Hop(0)
@@ -306,7 +306,7 @@ def test_the_message_of_a_host_is_over_when_a_literal_receiver_has_it(
 
 @pytest.mark.rule("B-236", "A-17")
 @pytest.mark.parametrize("interpreter", ["python3", "micropython"])
-def test_the_message_of_a_board_is_over_when_a_literal_receiver_has_it(
+def test_board_message_settles_after_literal_receiver_acks(
     interpreter: str, acknowledge: Callable[[LiteralReceiver], None], tmp_path: Path
 ) -> None:
     hop = Hop(0)

@@ -86,7 +86,7 @@ def _carry_out(folder: Path, request: Request) -> Any:
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_commit_whose_answer_is_lost_happens_once(store: Path, done: bool) -> None:
+def test_commit_with_lost_answer_happens_once(store: Path, done: bool) -> None:
     cutter = Cutter(store, (lambda request: _carry_out(store, request)) if done else (lambda _request: None))
     with Client(store) as client:
         sent = client.send_many([Letter("line1", b"1"), Letter("plain", b"2")])
@@ -111,9 +111,7 @@ def test_a_serve_that_hangs_is_not_waited_for_without_end(store: Path, monkeypat
         assert [message.body for message in client.queue("line1").peek()] == [b"2"]
 
 
-def test_if_nobody_can_do_it_nor_say_whether_it_was_done_that_is_said(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_answers_after_all_retries_raise_store_unknown(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cutter = Cutter(store, lambda _request: None)
     cutter.left = remote.ATTEMPTS
     with Client(store) as client, pytest.raises(StoreUnknown, match="was sent, or not"):
@@ -126,7 +124,7 @@ def test_if_nobody_can_do_it_nor_say_whether_it_was_done_that_is_said(
     "error", [StoreError("the sync failed"), StoreFull("the disk is full"), StoreBusy("it is busy")]
 )
 @pytest.mark.parametrize("through", ["serve", "the store"])
-def test_what_was_done_before_the_answer_was_lost_is_not_called_undone(
+def test_commit_before_lost_answer_is_reported_as_unknown(
     store: Path, monkeypatch: pytest.MonkeyPatch, error: StoreError, through: str
 ) -> None:
     """Whoever is told that it has not happened sends it again."""
@@ -146,9 +144,7 @@ def test_what_was_done_before_the_answer_was_lost_is_not_called_undone(
 
 
 @pytest.mark.parametrize("told", [None, NotTaken, NoSuchQueue, QueueExists, QueueNotEmpty])
-def test_that_it_cannot_happen_any_more_is_said_though_an_answer_was_lost(
-    store: Path, told: type[StoreError] | None
-) -> None:
+def test_refused_commit_raises_its_error_after_lost_answer(store: Path, told: type[StoreError] | None) -> None:
     """By serve, which is asked again, or by the store itself."""
     cutter = Cutter(store, lambda _request: None)
     cutter.left = 1 if told is None else 2
@@ -158,7 +154,7 @@ def test_that_it_cannot_happen_any_more_is_said_though_an_answer_was_lost(
     cutter.thread.join(DEADLINE_S)
 
 
-def test_errors_cross_the_socket_as_what_they_are() -> None:
+def test_errors_keep_their_type_across_socket() -> None:
     for error in (
         StoreError("a"), StoreFull("b"), StoreUnknown("c"), NoSuchQueue("d"), ValueError("e"), RuntimeError("f"),
     ):  # fmt: skip

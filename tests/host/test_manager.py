@@ -39,7 +39,7 @@ def exact(tmp_path: Path) -> Iterator[Host]:
 
 
 @pytest.mark.rule("B-002", "B-008", "B-137", "B-153", "B-358", "B-361", "B-287")
-def test_messages_are_stored_and_acknowledged_in_order_after_half_a_second(exact: Host) -> None:
+def test_messages_are_stored_in_order_and_acked_after_500_ms(exact: Host) -> None:
     host = exact
     peer = peer_of(1)
     world = world_of([host], [peer])
@@ -60,7 +60,7 @@ def test_messages_are_stored_and_acknowledged_in_order_after_half_a_second(exact
 
 
 @pytest.mark.rule("B-113", "B-114", "B-099", "A-29")
-def test_an_order_ack_of_a_busy_stream_comes_within_ten_and_a_half_seconds(exact: Host) -> None:
+def test_busy_stream_gets_order_ack_within_10_5_seconds(exact: Host) -> None:
     peer = peer_of(1)
     world = world_of([exact], [peer])
     for _ in range(36):
@@ -72,7 +72,7 @@ def test_an_order_ack_of_a_busy_stream_comes_within_ten_and_a_half_seconds(exact
 
 
 @pytest.mark.rule("B-115", "B-270")
-def test_what_was_stored_before_its_queue_was_deleted_is_not_called_rejected(exact: Host) -> None:
+def test_message_stored_before_queue_deletion_is_not_rejected(exact: Host) -> None:
     host = exact
     peer = peer_of(1)
     world = world_of([host], [peer])
@@ -106,7 +106,7 @@ def test_the_duplicate_filter_has_a_size_and_an_age(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("B-435")
-def test_sessions_are_limited_by_address_in_all_and_by_queue_manager(tmp_path: Path) -> None:
+def test_sessions_are_limited_per_address_per_guid_and_in_total(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(max_sessions_per_address=2, max_sessions=3, max_sessions_per_guid=1))
     manager = host.manager
     links = [manager.accept("10.0.0.1", 0), manager.accept("10.0.0.1", 0)]
@@ -130,7 +130,7 @@ def test_sessions_are_limited_by_address_in_all_and_by_queue_manager(tmp_path: P
 
 
 @pytest.mark.rule("A-30", "B-011")
-def test_an_order_ack_that_found_no_session_goes_out_at_once_on_the_next(host: Host) -> None:
+def test_order_ack_without_session_is_sent_on_next_session(host: Host) -> None:
     peer = peer_of(1)
     world = world_of([host], [peer])
     peer.send(b"x")
@@ -143,7 +143,7 @@ def test_an_order_ack_that_found_no_session_goes_out_at_once_on_the_next(host: H
 
 
 @pytest.mark.rule("B-260", "B-011", "A-30")
-def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -> None:
+def test_order_ack_uses_only_session_that_sent_final_acks(host: Host) -> None:
     peer, other = peer_of(1, "nowhere"), peer_of(1, "nowhere")  # two sessions of one queue manager
     world = world_of([host], [peer])
     for _ in range(2):
@@ -166,7 +166,7 @@ def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -
 
 @pytest.mark.rule("B-011", "B-053")
 @pytest.mark.parametrize("delivery", ["transactional", "recoverable", "express"])
-def test_what_waits_for_a_peer_goes_on_its_newest_session(host: Host, delivery: str) -> None:
+def test_pending_messages_use_newest_session_of_peer(host: Host, delivery: str) -> None:
     """The older one may be a connection that the peer knows to be gone, for all that is known here."""
     peers = peer_of(1), peer_of(1)
     world = world_of([host], [peers[0]])
@@ -195,7 +195,7 @@ def test_what_waits_for_a_peer_goes_on_its_newest_session(host: Host, delivery: 
 
 
 @pytest.mark.rule("B-115", "B-260", "A-15", "A-30")
-def test_after_a_restart_an_order_ack_still_waits_for_the_final_acks_of_its_source(host: Host) -> None:
+def test_order_ack_after_restart_waits_for_final_acks(host: Host) -> None:
     source, router = peer_of(1), Peer(b"\2" * 16, direct("line1"))
     with host.client() as client:
         client.store.queues.set_quota("line1", 1)
@@ -246,7 +246,7 @@ def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
 
 
 @pytest.mark.rule("B-426")
-def test_a_source_that_was_restored_from_an_old_copy_is_named_once(tmp_path: Path) -> None:
+def test_peer_restored_from_old_copy_is_logged_once(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(refusals_told=5))
     new, old = Peer(b"\1" * 16, direct("line1"), time_stamp=200), Peer(b"\1" * 16, direct("line1"), time_stamp=100)
     world = world_of([host], [new, old])
@@ -270,7 +270,7 @@ def test_a_source_that_was_restored_from_an_old_copy_is_named_once(tmp_path: Pat
 
 
 @pytest.mark.rule("B-426", "B-060", "B-081")
-def test_a_stream_that_refuses_everything_is_a_problem_until_it_is_reset(tmp_path: Path) -> None:
+def test_rejecting_stream_is_problem_until_incoming_reset(tmp_path: Path) -> None:
     host = Host(tmp_path)
     last, peer = peer_of(1), peer_of(1)
     last.stream = OutgoingStream(OutgoingStream.new(0xFFFFFFFF, 0xFFFFFFFF))
@@ -313,7 +313,7 @@ def test_a_stream_that_refuses_everything_is_a_problem_until_it_is_reset(tmp_pat
 
 
 @pytest.mark.rule("B-443", "A-17")
-def test_the_session_ack_precedes_an_order_ack_that_goes_another_way(host: Host) -> None:
+def test_session_ack_precedes_order_ack_on_other_session(host: Host) -> None:
     host.manager.config.early_order_ack = 20
     peer, other = peer_of(1, "nowhere"), peer_of(1, "nowhere")  # two sessions of one queue manager
     world = world_of([host], [peer])

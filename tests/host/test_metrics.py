@@ -81,7 +81,7 @@ def _documented() -> dict[str, tuple[str, str, str]]:
 
 
 @pytest.mark.slow
-def test_the_page_describes_each_metric_that_there_is_and_no_other(watched: Watched) -> None:
+def test_metrics_page_documents_each_metric_exactly(watched: Watched) -> None:
     told = _documented()
     shown = {
         family.name + ("_total" if family.type == "counter" else ""): family
@@ -97,7 +97,7 @@ def test_the_page_describes_each_metric_that_there_is_and_no_other(watched: Watc
 
 
 @pytest.mark.slow
-def test_the_numbers_are_what_happened(watched: Watched, store: Path, tmp_path: Path) -> None:
+def test_metrics_count_actual_traffic(watched: Watched, store: Path, tmp_path: Path) -> None:
     port = watched.serve.port
     assert watched.samples()["ordack_healthy", ""] == 1
     with Client(tmp_path / "near", create=True) as client:
@@ -148,7 +148,7 @@ def test_the_numbers_are_what_happened(watched: Watched, store: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_what_applications_do_is_counted_once_it_is_durable(watched: Watched, store: Path) -> None:
+def test_application_metrics_count_durable_operations(watched: Watched, store: Path) -> None:
     with Client(store) as client:
         client.send("line1", b"one")
         client.send("line1", b"two")
@@ -162,7 +162,7 @@ def test_what_applications_do_is_counted_once_it_is_durable(watched: Watched, st
 
 
 @pytest.mark.slow
-def test_status_is_what_the_command_prints(watched: Watched, store: Path) -> None:
+def test_http_status_equals_status_command_output(watched: Watched, store: Path) -> None:
     def both() -> tuple[dict[str, Any], dict[str, Any]]:
         return json.loads(watched.get("/status")[1]), json.loads(ordack("status", "--store", store, "--json").stdout)
 
@@ -192,7 +192,7 @@ EVIL = 'a"b\\c\nordack_healthy 0\r\x1b[2J\u202e\ud800\x85'
 @pytest.mark.parametrize(
     "text", [EVIL, "x" * 500, "\x1b" * 500, "", "Förderband 1", "DIRECT=TCP:10.0.0.5\\private$\\line1"]
 )
-def test_a_name_from_elsewhere_makes_no_line_and_no_long_label(text: str) -> None:
+def test_metric_label_of_foreign_name_is_printable_and_short(text: str) -> None:
     label = safe_label(text)
     assert label.isprintable()
     assert len(label) <= LABEL_MAX
@@ -222,7 +222,7 @@ def test_a_stuck_loop_and_a_store_that_fails_are_problems(tmp_path: Path) -> Non
         assert health.glance(manager, store)["problems"] == []
 
 
-def test_a_defect_is_told_and_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monitor_logs_defect_and_answers_500(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     with Store(tmp_path, create=True) as store:
         watching = monitor.Monitor(Manager(store, 0), Listener("127.0.0.1", 0).socket, told.append)
@@ -288,7 +288,7 @@ def _client(port: int) -> socket.socket:
         (b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", 404),
     ],
 )
-def test_what_is_asked_in_other_ways(tmp_path: Path, request_: bytes, status: int) -> None:
+def test_http_request_variants_get_expected_status(tmp_path: Path, request_: bytes, status: int) -> None:
     with Store(tmp_path, create=True) as store:
         manager = Manager(store, tcp.now())
         manager.links.counters.turned = time.monotonic() + DEADLINE_S
@@ -297,9 +297,7 @@ def test_what_is_asked_in_other_ways(tmp_path: Path, request_: bytes, status: in
             assert _answer(client)[0] == status
 
 
-def test_a_client_that_says_half_and_one_that_reads_nothing_are_let_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_monitor_drops_stalled_http_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "CONNECTION_S", 0.3)
     let_go: queue.SimpleQueue[object] = queue.SimpleQueue()
     lost = monitor.Monitor.lost
@@ -325,7 +323,7 @@ def test_a_client_that_says_half_and_one_that_reads_nothing_are_let_go(
 
 
 @pytest.mark.slow
-def test_a_thousand_connections_keep_neither_messages_nor_other_clients_waiting(watched: Watched) -> None:
+def test_1000_connections_delay_no_message_or_client(watched: Watched) -> None:
     files = Path(f"/proc/{watched.serve.process.pid}/fd")
     assert watched.get("/healthz")[0] == 200
     before = len(list(files.iterdir()))
@@ -366,7 +364,7 @@ def _got(port: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_is_said_before_a_store_is_made(tmp_path: Path) -> None:
+def test_occupied_http_port_fails_before_store_is_created(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = ordack("serve", "--store", tmp_path / "store", "--listen", "127.0.0.1:0", "--http", port)
@@ -377,7 +375,7 @@ def test_a_port_that_is_taken_is_said_before_a_store_is_made(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["http://x", "70000"])
-def test_what_is_no_address_is_wrong_usage(tmp_path: Path, text: str) -> None:
+def test_invalid_http_address_is_usage_error(tmp_path: Path, text: str) -> None:
     done = ordack("serve", "--store", tmp_path / "store", "--http", text)
     assert (done.returncode, "--http: " in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "store").exists()

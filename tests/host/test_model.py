@@ -53,7 +53,7 @@ def test_a_short_walk() -> None:
     assert all(walk.figures[kind] for kind in kinds)
 
 
-def test_a_late_order_ack_for_an_own_sequence_ends_nothing_in_doubt() -> None:
+def test_late_order_ack_for_own_sequence_puts_nothing_in_doubt() -> None:
     """In this episode one comes for a sequence that a FinalAck has ended, while others wait for the same peer."""
     model.Walk(1, 0).episode(1416)
 

@@ -66,7 +66,7 @@ def expire(client: Client, clock: Clock, name: str, *bodies_: bytes, label: str 
         pass
 
 
-def test_a_dead_letter_goes_back_to_where_it_was_sent_as_a_new_message(client: Client, clock: Clock) -> None:
+def test_move_resends_dead_letter_to_its_queue_as_new_message(client: Client, clock: Clock) -> None:
     expire(client, clock, "line1", b"1", b"2", label="press 3")
     kept = list(client.queue(DEAD_XACT).peek())
     assert [message.body for message in kept] == [b"1", b"2"]
@@ -81,7 +81,7 @@ def test_a_dead_letter_goes_back_to_where_it_was_sent_as_a_new_message(client: C
     assert [message.sent_time for message in found] == [int(clock.now)] * 2
 
 
-def test_it_keeps_what_its_application_asked_for(client: Client, clock: Clock) -> None:
+def test_moved_message_keeps_ttbr_and_expires_again(client: Client, clock: Clock) -> None:
     """Its time to be received begins anew, and it is dead-lettered again when that is over."""
     expire(client, clock, "line1", b"1")
     list(move(client, DEAD_XACT, None))
@@ -93,7 +93,7 @@ def test_it_keeps_what_its_application_asked_for(client: Client, clock: Clock) -
 
 
 @pytest.mark.parametrize("target", ["plain", "line1"])
-def test_a_queue_gets_it_as_it_takes_messages(client: Client, clock: Clock, target: str) -> None:
+def test_move_adapts_delivery_to_target_queue(client: Client, clock: Clock, target: str) -> None:
     for source in ("plain", "line1"):
         expire(client, clock, source, source.encode())
     for name in (DEAD_LETTER, DEAD_XACT):
@@ -105,7 +105,7 @@ def test_a_queue_gets_it_as_it_takes_messages(client: Client, clock: Clock, targ
     }
 
 
-def test_only_what_is_meant_is_moved(client: Client, clock: Clock) -> None:
+def test_move_selects_by_class_time_and_count(client: Client, clock: Clock) -> None:
     expire(client, clock, "line1", b"0")
     since = clock.now
     expire(client, clock, "line1", b"1", b"2", b"3")
@@ -149,7 +149,7 @@ def test_a_dead_letter_in_doubt_stays_unless_one_asks_for_it(tmp_path: Path) -> 
         assert len(client.store.outgoing.messages()) == 1
 
 
-def test_a_journal_copy_can_be_sent_to_somebody_else(client: Client) -> None:
+def test_journal_copy_can_be_moved_to_another_queue(client: Client) -> None:
     client.create_queue("archive", transactional=True)
     client.send("line1", b"1", journal=True)
     with client.queue("line1").receive():
@@ -159,7 +159,7 @@ def test_a_journal_copy_can_be_sent_to_somebody_else(client: Client) -> None:
     assert (bodies(client, JOURNAL), bodies(client, "archive")) == ([], [b"1"])
 
 
-def test_a_poison_message_goes_home_as_it_is(client: Client) -> None:
+def test_poison_message_moves_back_unchanged_to_its_queue_only(client: Client) -> None:
     command.set_numbers(client.store, PoisonAfter=2)
     key = client.send("line1", b"1").message_id
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_a_poison_message_goes_home_as_it_is(client: Client) -> None:
         assert (message.body, message.message_id, message.abort_count) == (b"1", key, 0)
 
 
-def test_one_that_somebody_is_receiving_stays(client: Client, clock: Clock) -> None:
+def test_move_skips_message_being_received(client: Client, clock: Clock) -> None:
     expire(client, clock, "line1", b"1", b"2")
     with Client(client.store.folder, clock=clock) as other, other.queue(DEAD_XACT).receive() as taken:
         assert taken.body == b"1"
@@ -186,7 +186,7 @@ def test_one_that_somebody_is_receiving_stays(client: Client, clock: Clock) -> N
     assert bodies(client, "line1") == [b"2"]
 
 
-def test_one_that_is_taken_meanwhile_stays_and_one_that_comes_meanwhile_too(client: Client, clock: Clock) -> None:
+def test_move_skips_messages_received_or_added_meanwhile(client: Client, clock: Clock) -> None:
     expire(client, clock, "line1", b"1", b"2", b"3")
     moves = move(client, DEAD_XACT, "line1")
     assert next(moves).message.body == b"1"
@@ -200,7 +200,7 @@ def test_one_that_is_taken_meanwhile_stays_and_one_that_comes_meanwhile_too(clie
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_all_that_its_application_has_written_goes_with_it(client: Client, own: bool) -> None:
+def test_move_keeps_all_message_properties(client: Client, own: bool) -> None:
     """own: it was sent from here. A queue that it names by number alone is one of the machine that has sent it."""
     source = client.store.guid if own else bytes(range(16))
     asked = {
@@ -249,7 +249,7 @@ def test_a_message_that_finds_no_room_stays_where_it_was(client: Client, clock: 
     assert bodies(client, "line1") + bodies(client, DEAD_XACT) == [b"1", b"2"]
 
 
-def test_it_is_in_one_place_whatever_fails(client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_move_leaves_message_in_one_queue(client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     expire(client, clock, "line1", b"1")
     remove = Settlements.remove
     with monkeypatch.context() as patch:
@@ -295,7 +295,7 @@ def test_the_command_moves_one_and_says_which(client: Client, clock: Clock) -> N
         ((DEAD_XACT, "DIRECT=OS:plant", "--all"), "is not of the form"),
     ],
 )
-def test_what_cannot_be_is_refused_and_moves_nothing(
+def test_invalid_move_is_refused_and_moves_nothing(
     client: Client, clock: Clock, arguments: tuple[str, ...], said: str
 ) -> None:
     expire(client, clock, "line1", b"1")

@@ -38,14 +38,14 @@ def _in_any_case(text: str, upper: list[bool]) -> str:
 
 
 @given(NAMES, PLACES, st.booleans(), st.lists(st.booleans(), min_size=80, max_size=80))
-def test_every_spelling_of_a_queue_here_means_it(name: str, place: str, labelled: bool, upper: list[bool]) -> None:
+def test_every_spelling_of_local_queue_names_it(name: str, place: str, labelled: bool, upper: list[bool]) -> None:
     text = _in_any_case(("FormatName:" if labelled else "") + place, upper) + name
     assert local_queue(text) == name
     assert queue_name(name) == name
 
 
 @given(NAMES, st.sampled_from(["plant", "10.0.0.5", "plant.example"]), st.booleans(), st.booleans(), st.booleans())
-def test_every_spelling_of_a_queue_elsewhere_is_sent_to_it(
+def test_every_spelling_of_remote_queue_names_it(
     name: str, host: str, labelled: bool, kind: bool, protocol: bool
 ) -> None:
     protocol = protocol or kind
@@ -71,7 +71,7 @@ def test_every_spelling_of_a_queue_elsewhere_is_sent_to_it(
         ("MULTICAST=234.1.1.1:8001", r"multicast|use the queue's name"),
     ],
 )
-def test_what_cannot_be_meant_is_answered_with_what_can(text: str, advice: str) -> None:
+def test_invalid_queue_name_error_suggests_valid_name(text: str, advice: str) -> None:
     with pytest.raises(BadName, match=advice):
         destination(text)
     with pytest.raises(BadName):

@@ -67,7 +67,7 @@ def names(monkeypatch: pytest.MonkeyPatch, *found: list[str] | Exception) -> lis
 
 
 @pytest.mark.rule("B-218", "B-155")
-async def test_a_connection_that_is_taken_waits_for_a_request_and_not_for_ever(tmp_path: Path) -> None:
+async def test_accepted_connection_without_request_times_out(tmp_path: Path) -> None:
     async with serving(tmp_path, Config(session=Settings(initialization_timeout=300))) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         await until(lambda: server.manager.links)
@@ -79,7 +79,7 @@ async def test_a_connection_that_is_taken_waits_for_a_request_and_not_for_ever(t
 
 
 @pytest.mark.rule("B-206", "B-202", "B-006")
-async def test_over_the_limit_a_connection_is_closed_and_a_ping_says_so_before(tmp_path: Path) -> None:
+async def test_ping_reports_session_limit_and_connection_is_refused(tmp_path: Path) -> None:
     config = Config(max_sessions=1, answer_pings=True, ping_port=ping_port())
     async with serving(tmp_path, config) as server:
         with udp() as one, udp() as other:
@@ -105,7 +105,7 @@ async def test_over_the_limit_a_connection_is_closed_and_a_ping_says_so_before(t
 
 
 @pytest.mark.rule("B-006")
-async def test_pings_are_answered_only_if_asked_for_and_only_on_the_listening_address(tmp_path: Path) -> None:
+async def test_ping_answers_need_setting_and_listening_address(tmp_path: Path) -> None:
     port = ping_port()
     for answers in (False, True):
         async with serving(tmp_path / str(answers), Config(answer_pings=answers, ping_port=port)):
@@ -116,7 +116,7 @@ async def test_pings_are_answered_only_if_asked_for_and_only_on_the_listening_ad
                     asker.recv(24)
 
 
-async def test_a_ping_port_that_is_taken_is_told_and_stops_nothing(tmp_path: Path) -> None:
+async def test_occupied_ping_port_is_logged_and_serve_continues(tmp_path: Path) -> None:
     with udp() as taken:
         port = taken.getsockname()[1]
         async with serving(tmp_path, Config(answer_pings=True, ping_port=port)) as server:
@@ -128,9 +128,7 @@ async def test_a_ping_port_that_is_taken_is_told_and_stops_nothing(tmp_path: Pat
 
 
 @pytest.mark.rule("B-435")
-async def test_pings_that_go_round_between_two_queue_managers_are_not_all_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ping_answer_limit_stops_ping_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ping, "ANSWERS_S", 3600.0)
     monkeypatch.setattr(ping, "ANSWERS_MAX", 3)
     port = ping_port()
@@ -147,7 +145,7 @@ async def test_pings_that_go_round_between_two_queue_managers_are_not_all_answer
 
 
 @pytest.mark.rule("B-193", "B-204", "B-211", "B-216", "B-298")
-async def test_a_direct_name_is_called_by_its_host_part_without_a_guid_and_every_step_is_told(tmp_path: Path) -> None:
+async def test_direct_name_connects_by_host_and_reports_each_step(tmp_path: Path) -> None:
     with Store(tmp_path / "default", create=True) as store, Client(store.folder) as client:
         client.send(NAME, b"x")
         assert Manager(store, tcp.now()).wanted_hops() == {("plant", 1801)}
@@ -202,7 +200,7 @@ async def test_the_addresses_of_a_name_are_tried_one_after_the_other(
 
 
 @pytest.mark.rule("B-300", "B-299")
-async def test_messages_under_way_when_the_connection_breaks_all_go_again_in_order(tmp_path: Path) -> None:
+async def test_broken_connection_resends_all_in_flight_in_order(tmp_path: Path) -> None:
     peer = Destination(end=lambda _session, bodies: bool(bodies) and len(peer.bodies) == 1)
     async with peer.listening():
         async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
@@ -285,7 +283,7 @@ def _narrow() -> socket.socket:
 
 
 @pytest.mark.rule("B-435")
-async def test_a_peer_that_never_reads_is_left_when_too_much_waits_for_it(
+async def test_peer_that_never_reads_is_dropped_at_unwritten_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once the kernel takes no more, the next message stays here. No clock runs that could end the session, too."""
@@ -311,7 +309,7 @@ async def test_a_peer_that_never_reads_is_left_when_too_much_waits_for_it(
                     assert link not in server.manager.links
 
 
-def test_a_flood_of_connections_leaves_time_for_those_that_are_there() -> None:
+def test_connection_flood_leaves_time_for_open_connections() -> None:
     turns = [0]  # connections that are taken in each
 
     class Taken(asyncio.Protocol):

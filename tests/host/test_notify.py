@@ -97,7 +97,7 @@ def test_ready_when_connections_are_taken_then_the_end(systemd: Systemd, tmp_pat
     assert systemd.quiet()  # told once, and no ping was asked for
 
 
-def test_nothing_is_told_of_a_serve_that_cannot_begin(systemd: Systemd, tmp_path: Path) -> None:
+def test_failed_serve_start_does_not_notify_systemd(systemd: Systemd, tmp_path: Path) -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     with taken, pytest.raises(ValueError):
         Serve(tmp_path / "store", listen=f"127.0.0.1:{taken.getsockname()[1]}")  # it prints no port
@@ -127,7 +127,7 @@ def test_pings_stop_while_the_loop_hangs(systemd: Systemd, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("address", ["/no/such/socket", "@nobody"])
-def test_a_socket_that_is_nonsense_is_told_once(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_notify_socket_is_reported_once(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENVIRONMENT, "NOTIFY_SOCKET", address)
     monkeypatch.setitem(ENVIRONMENT, "WATCHDOG_USEC", "20000")
     serve = Serve(tmp_path)
@@ -154,7 +154,7 @@ def run_for(made: notify.Notifier, seconds: float, trouble: Callable[[], str]) -
     asyncio.run(run())
 
 
-def test_pings_stop_while_a_restart_may_help_and_the_status_says_why(systemd: Systemd) -> None:
+def test_watchdog_pings_stop_and_status_gives_reason(systemd: Systemd) -> None:
     made = notifier([], NOTIFY_SOCKET=systemd.address, WATCHDOG_USEC="40000", WATCHDOG_PID=str(os.getpid()))
     run_for(made, 0.1, lambda: "the store cannot be read: gone\nfor good")
     assert systemd.next() == {"STATUS": "the store cannot be read: gone for good"}  # once
@@ -164,9 +164,7 @@ def test_pings_stop_while_a_restart_may_help_and_the_status_says_why(systemd: Sy
     made.close()
 
 
-def test_a_restart_helps_against_a_stuck_loop_and_an_unreadable_store_not_against_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restart_helps_stuck_loop_and_bad_store_not_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store(tmp_path, create=True) as store:
         manager = Manager(store, 0)
         manager.links.counters.turned = 5.0
@@ -214,7 +212,7 @@ def no_new_code() -> None:
         raise OSError("this is refused")
 
 
-def test_the_unit_is_what_systemd_takes(tmp_path: Path) -> None:
+def test_systemd_unit_passes_systemd_analyze_verify(tmp_path: Path) -> None:
     """No directive is unknown, no value is refused; with a program that is there."""
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not on this machine")
@@ -234,7 +232,7 @@ def test_the_unit_is_what_systemd_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_unit_starts_becomes_ready_where_memory_cannot_become_code(systemd: Systemd, tmp_path: Path) -> None:
+def test_serve_starts_with_write_execute_memory_denied(systemd: Systemd, tmp_path: Path) -> None:
     if ctypes.CDLL(None).prctl(PR_GET_MDWE, 0, 0, 0, 0) < 0:
         pytest.skip("this Linux is older than 6.3: it cannot be asked for outside systemd")
     store = tmp_path / "store"
@@ -253,7 +251,7 @@ def test_what_the_unit_starts_becomes_ready_where_memory_cannot_become_code(syst
         assert process.returncode == 0
 
 
-def test_the_container_copies_what_is_there_and_its_commands_are_ours() -> None:
+def test_containerfile_copies_existing_files_and_runs_ordack() -> None:
     """It is built by whoever has docker or podman."""
     lines = [line for line in CONTAINERFILE.read_text().splitlines() if line and line[0] != "#"]
     instructions = [(name, rest) for line in lines for name, _, rest in [line.partition(" ")]]

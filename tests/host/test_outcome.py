@@ -142,7 +142,7 @@ def require_final_ack(message: headers.UserMessage) -> None:
     ("journal", "change"), [(0, None), (JN, None), (JP, None), (0, require_final_ack)], ids=["", "JN", "JP", "FA"]
 )
 @pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
-def test_a_removal_is_finally_acknowledged_where_jn_jp_or_fa_asks(
+def test_removal_sends_final_ack_if_jn_jp_or_fa_is_set(
     host: Host,
     remove: Callable[[World, Host], None],
     message_class: int,
@@ -263,7 +263,7 @@ def small_queue(host: Host) -> None:
 @pytest.mark.parametrize("insecure", [False, True])
 @pytest.mark.parametrize("wanted", [NA, PA | PR | NR])
 @pytest.mark.parametrize(("queue", "change", "properties", "message_class", "is_insecure"), REFUSALS)
-def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_for(
+def test_transactional_reject_sends_final_ack_and_requested_nack(
     tmp_path: Path,
     queue: str,
     change: Callable[[headers.UserMessage], None] | None,
@@ -299,7 +299,7 @@ def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_f
 @pytest.mark.parametrize("delivery", ["recoverable", "express"])
 @pytest.mark.parametrize("journal", [0, JN, JP])
 @pytest.mark.parametrize(("queue", "message_class"), [("nowhere", 0x8000), ("line1", 0x800A), ("small", 0x8003)])
-def test_a_message_that_is_not_transactional_is_refused_with_what_is_asked_for_and_a_copy_here(
+def test_refused_nontransactional_message_gets_nack_and_copy(
     tmp_path: Path, queue: str, message_class: int, journal: int, delivery: str
 ) -> None:
     host = Host(tmp_path, Config(send_insecure_nacks=True))
@@ -341,9 +341,7 @@ def test_the_quota_of_the_machine_comes_before_that_of_the_queue(tmp_path: Path,
 
 @pytest.mark.rule("B-288", "B-402", "A-42", "A-43")
 @pytest.mark.parametrize(("age", "left"), [(0, 100), (60, 40), (200, 0), (-50, 100)])
-def test_the_time_to_be_received_runs_from_the_sending_and_never_longer_than_it_says(
-    host: Host, age: int, left: int
-) -> None:
+def test_time_to_be_received_starts_at_sending_and_is_capped(host: Host, age: int, left: int) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
     sender.send(b"x", ttbr=100, sent_time=WALL - age, journal=JN)
@@ -361,7 +359,7 @@ def test_the_time_to_be_received_runs_from_the_sending_and_never_longer_than_it_
 
 @pytest.mark.rule("B-291", "B-367", "C-65", "C-63", "B-247", "B-248", "B-353", "B-354")
 @pytest.mark.parametrize("delivery", ["transactional", "recoverable", "express"])
-def test_the_arrival_is_told_exactly_once(host: Host, delivery: str) -> None:
+def test_arrival_acknowledgement_is_sent_exactly_once(host: Host, delivery: str) -> None:
     queue = "line1" if delivery == "transactional" else "plain"
     sender = sender_to(queue)
     world = world_of([host], [sender])
@@ -384,7 +382,7 @@ def test_the_arrival_is_told_exactly_once(host: Host, delivery: str) -> None:
 
 
 @pytest.mark.rule("B-287", "B-289")
-def test_the_queue_is_read_by_priority_and_arrival_whatever_a_transactional_message_claims(host: Host) -> None:
+def test_priority_orders_queue_except_transactional_messages(host: Host) -> None:
     def claim(message: headers.UserMessage) -> None:
         message.base.flags |= 7
 
@@ -403,7 +401,7 @@ def test_the_queue_is_read_by_priority_and_arrival_whatever_a_transactional_mess
 
 
 @pytest.mark.rule("B-274", "B-276", "B-272")
-def test_the_state_of_an_incoming_stream_is_kept_with_the_time_of_its_last_message(host: Host) -> None:
+def test_incoming_stream_state_is_stored_with_last_access_time(host: Host) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
     sender.send(b"1")
@@ -439,7 +437,7 @@ JOURNALS = [{}, {"dead_letter": True}, {"journal": True}, {"dead_letter": True, 
 @pytest.mark.rule("C-70", "C-71", "C-72", "B-391", "B-407", "B-243", "B-394", "C-80", "C-85")
 @pytest.mark.parametrize("journal", JOURNALS)
 @pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
-def test_a_message_from_this_machine_to_itself_ends_without_a_network(
+def test_local_message_is_settled_without_network(
     host: Host, remove: Callable[[World, Host], None], message_class: int, journal: dict[str, bool]
 ) -> None:
     world = world_of([host], [])
@@ -469,7 +467,7 @@ def test_a_message_from_this_machine_to_itself_ends_without_a_network(
 
 @pytest.mark.rule("B-407", "B-390", "B-393", "B-336", "B-291")
 @pytest.mark.parametrize("delivery", ["express", "recoverable"])
-def test_a_local_message_that_is_not_transactional_is_told_of_and_copied_alike(host: Host, delivery: str) -> None:
+def test_local_nontransactional_message_gets_acks_and_copies(host: Host, delivery: str) -> None:
     world = world_of([host], [])
     with application(world, host) as client:
         client.create_queue("admin", transactional=False)
@@ -488,9 +486,7 @@ def test_a_local_message_that_is_not_transactional_is_told_of_and_copied_alike(h
 
 @pytest.mark.rule("B-011", "B-336")
 @pytest.mark.parametrize("asked", [{"journal": JN}, {"acknowledge": PR, "admin": ADMIN}])
-def test_acknowledgements_open_a_session_only_where_one_has_been_opened_before(
-    host: Host, asked: dict[str, Any]
-) -> None:
+def test_acks_open_session_only_to_hop_opened_before(host: Host, asked: dict[str, Any]) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
     sender.send(b"x", **asked)

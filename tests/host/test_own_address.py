@@ -47,7 +47,7 @@ def _own_address() -> str:
 
 @pytest.mark.rule("B-416", "B-011")
 @pytest.mark.parametrize("address", [*HERE, "TCP:" + _own_address()])
-def test_an_administration_queue_at_an_address_of_this_machine_is_a_queue_here(tmp_path: Path, address: str) -> None:
+def test_admin_queue_at_own_address_is_a_local_queue(tmp_path: Path, address: str) -> None:
     if address == "TCP:::1" and not is_own_address("::1"):
         pytest.skip("this machine has no IPv6")
     host = Host(tmp_path)
@@ -61,9 +61,7 @@ def test_an_administration_queue_at_an_address_of_this_machine_is_a_queue_here(t
 @pytest.mark.parametrize(
     "config", [Config(own_names=frozenset({"plant"})), Config(next_hops={"127.0.0.1": ("127.0.0.1", 1802)})]
 )
-def test_own_names_restrict_and_the_way_to_another_queue_manager_on_this_machine_leads_there(
-    tmp_path: Path, config: Config
-) -> None:
+def test_local_address_of_other_manager_uses_outgoing_queue(tmp_path: Path, config: Config) -> None:
     host = Host(tmp_path, config)
     host.manager.poll(0, 0)
     _asks_to_others = names.DirectQueueFormatName("TCP:127.0.0.1\\private$\\plain")
@@ -106,7 +104,7 @@ def _arrives(store: Path, queue: str) -> bytes:
 
 
 @pytest.mark.rule("B-416")
-def test_what_an_application_sends_to_an_own_address_arrives_here_on_any_port(tmp_path: Path) -> None:
+def test_message_to_own_address_arrives_here_on_any_port(tmp_path: Path) -> None:
     with Client(tmp_path / "one", create=True) as client:
         client.create_queue("line1", transactional=True)
         sent = client.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"here", dead_letter=True)
@@ -122,7 +120,7 @@ def test_what_an_application_sends_to_an_own_address_arrives_here_on_any_port(tm
 
 
 @pytest.mark.rule("B-413", "B-011")
-async def test_a_next_hop_that_leads_to_this_queue_manager_itself_is_told_once_and_no_session_stays(
+async def test_next_hop_to_itself_is_reported_once_without_session(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path, Config(try_connect_interval=200)) as server:
@@ -142,7 +140,7 @@ async def test_a_next_hop_that_leads_to_this_queue_manager_itself_is_told_once_a
 
 
 @pytest.mark.rule("B-011")
-async def test_a_board_on_this_machine_that_left_is_not_looked_for_at_its_address(tmp_path: Path) -> None:
+async def test_no_connection_to_own_address_for_absent_local_board(tmp_path: Path) -> None:
     """At port 1801 of its address is this queue manager itself."""
     async with serving(tmp_path, Config(), port=PORT) as server:
         board = Peer(PEER_GUID, direct("nowhere"))

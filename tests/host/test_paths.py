@@ -55,7 +55,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("named", ["s3a://key:secret@bucket/x", "C:\\x"])
-def test_an_export_elsewhere_is_refused_and_the_queue_keeps_its_messages(store: Path, named: str) -> None:
+def test_export_refuses_unsupported_path_and_keeps_messages(store: Path, named: str) -> None:
     before = sorted(store.parent.iterdir())
     done = _ordack(store.parent, "export", "plain", "--store", store, "--to", named)
     assert done.returncode == 2
@@ -70,7 +70,7 @@ def test_an_export_elsewhere_is_refused_and_the_queue_keeps_its_messages(store: 
 
 
 @pytest.mark.parametrize("command", [("pipeline", "ingest"), ("audit", "--no-spark"), ("decode",)], ids=" ".join)
-def test_what_reads_buckets_names_them_where_it_refuses(store: Path, command: tuple[str, ...]) -> None:
+def test_unsupported_url_error_names_local_and_s3_paths(store: Path, command: tuple[str, ...]) -> None:
     more = ("--to", "new") if command[0] == "pipeline" else ()
     done = _ordack(store.parent, *command, "hdfs://name:8020/x", *more)
     assert done.returncode == 2
@@ -95,7 +95,7 @@ def _options() -> Iterator[tuple[str, str, Any]]:
                     )
 
 
-def test_no_command_has_a_path_of_which_this_is_not_true() -> None:
+def test_every_path_option_refuses_urls() -> None:
     found = list(_options())
     assert len(found) > 20
     for command, name, parse in found:
@@ -105,7 +105,7 @@ def test_no_command_has_a_path_of_which_this_is_not_true() -> None:
 
 
 @pytest.mark.parametrize("named", ELSEWHERE)
-def test_captures_and_files_elsewhere_are_refused(named: str) -> None:
+def test_audit_and_decode_refuse_unsupported_paths(named: str) -> None:
     with pytest.raises(OptionError):
         find_files(named)
     with pytest.raises(decoder.InputError):
@@ -122,7 +122,7 @@ def test_a_file_url_of_this_machine_is_the_path_in_it(store: Path, form: str) ->
 
 
 @given(st.text(st.sampled_from("aC:/\\.s3-_ ~é"), min_size=1))
-def test_a_path_is_itself_or_refused_and_dot_slash_makes_any_one_a_path(text: str) -> None:
+def test_path_is_unchanged_or_refused_and_dot_slash_forces_it(text: str) -> None:
     with contextlib.suppress(NotLocal):
         assert local_path(text) == text
     assert local_path(f"./{text}") == f"./{text}"

@@ -45,7 +45,7 @@ def test_a_name_stands_behind_its_guid(text: str, shown: str) -> None:
     assert PeerNames({}).added(text) == text
 
 
-def test_a_board_whose_outbox_was_erased_is_known_by_its_chip() -> None:
+def test_board_with_erased_outbox_is_recognized_by_chip_id() -> None:
     board = "0f3a9c52-71d4-8b06-9e21-1a2b3c4d5e6f"
     names = PeerNames({board: "press 3", "0f3a9c52-71d4-4b06-9e21-0a0b0c0d0e0f": "the plant"})
     anew = "{5C11E0D8-0A3B-8F77-A4E0-1A2B3C4D5E6F}"
@@ -91,7 +91,7 @@ def test_boards_behind_one_address_are_counted_by_their_names(tmp_path: Path) ->
     host.store.close()
 
 
-def test_a_board_whose_outbox_was_erased_is_told(tmp_path: Path) -> None:
+def test_log_reports_board_with_erased_outbox(tmp_path: Path) -> None:
     board, anew = "0f3a9c52-71d4-8b06-9e21-1a2b3c4d5e6f", "{5C11E0D8-0A3B-8F77-A4E0-1A2B3C4D5E6F}"
     host = Host(tmp_path, Config(names={board: "press 3"}))
     for guid in (board, anew):

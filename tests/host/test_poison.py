@@ -52,7 +52,7 @@ def _poison_after(store: Path, receives: int) -> None:
     Serve(store).stop()
 
 
-def test_what_kills_its_consumer_is_put_aside_and_the_others_come_once_in_order(store: Path) -> None:
+def test_poison_message_moves_aside_and_others_arrive_in_order(store: Path) -> None:
     _fill(store, 8)
     _poison_after(store, 3)
     got: list[int] = []
@@ -79,7 +79,7 @@ def test_without_a_limit_it_stays_in_its_place_and_is_counted(store: Path) -> No
     assert [queue["name"] for queue in as_json("queue", "list", "--store", store)] == ["line1", "plain"]
 
 
-def test_an_exception_counts_and_an_exporter_or_a_closed_pipe_does_not(store: Path, tmp_path: Path) -> None:
+def test_only_application_exception_raises_abort_count(store: Path, tmp_path: Path) -> None:
     _fill(store, 2)
     with Client(store) as client:
         with pytest.raises(ZeroDivisionError), client.queue("line1").receive():
@@ -103,7 +103,7 @@ def test_an_exception_counts_and_an_exporter_or_a_closed_pipe_does_not(store: Pa
 
 
 @pytest.mark.rule("B-338", "B-339")
-def test_its_sender_is_told_when_it_is_received_there_or_deleted_with_its_queue(store: Path) -> None:
+def test_sender_sees_poison_message_received_or_deleted(store: Path) -> None:
     _poison_after(store, 1)
     with Client(store) as client:
         sent = [client.send("line1", b"%d" % number, dead_letter=True).message_id for number in range(2)]

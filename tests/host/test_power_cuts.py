@@ -127,9 +127,7 @@ def _send_after_a_failure(tmp_path: Path, what: Callable[[Client], object]) -> N
 
 
 @pytest.mark.parametrize("what", [_other_commit, _checkpoint, _statement_alone])
-def test_what_is_sent_after_a_sync_that_failed_is_behind_no_gap(
-    tmp_path: Path, what: Callable[[Client], object]
-) -> None:
+def test_failed_sync_leaves_no_gap_before_next_send(tmp_path: Path, what: Callable[[Client], object]) -> None:
     _send_after_a_failure(tmp_path, what)
 
 
@@ -153,7 +151,7 @@ def test_a_gap_is_found(
         _send_after_a_failure(tmp_path, _other_commit)
 
 
-def test_what_another_process_sends_is_behind_no_gap_either(tmp_path: Path) -> None:
+def test_failed_sync_leaves_no_gap_before_other_process_send(tmp_path: Path) -> None:
     for seed in range(TRIES):
         with told_on(tmp_path, seed) as told:
             client = Client(told.machine.folder)
@@ -172,7 +170,7 @@ def test_what_another_process_sends_is_behind_no_gap_either(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("syncs", [2, 3])
-def test_a_store_that_is_closed_after_a_sync_that_failed_is_whole(tmp_path: Path, syncs: int) -> None:
+def test_store_closed_after_failed_sync_stays_intact(tmp_path: Path, syncs: int) -> None:
     """The gap is not copied to the database, of which then a part would be newer than all of the log."""
     found = 0
     for seed in range(2 * TRIES):
@@ -242,7 +240,7 @@ def _play(episodes: int) -> None:
         _answers_are_not_kept,
     ],
 )
-def test_what_is_broken_is_found(
+def test_power_cut_simulation_detects_planted_faults(
     monkeypatch: pytest.MonkeyPatch, break_it: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     break_it(monkeypatch)
@@ -251,7 +249,7 @@ def test_what_is_broken_is_found(
     assert "again: .venv/bin/python -m tests.host.power_cuts --seed 16 --episode" in "".join(raised.value.__notes__)
 
 
-def test_a_disk_keeps_what_was_synced_and_any_part_of_the_rest() -> None:
+def test_power_cut_keeps_synced_data_and_any_part_of_the_rest() -> None:
     dice = random.Random(1)
     seen = set()
     for _ in range(300):

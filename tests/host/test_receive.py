@@ -64,7 +64,7 @@ def _start(store: Path, *options: str, stdout: IO[str] | None = None) -> Running
 # ---- how many ---------------------------------------------------------------------------------------
 
 
-def test_without_a_count_one_message_is_taken_and_all_takes_the_rest(thousand: Path) -> None:
+def test_receive_takes_one_message_and_all_takes_the_rest(thousand: Path) -> None:
     (line,) = as_json("receive", "--store", thousand, "plain")
     assert base64.b64decode(line["body_base64"]) == b"0"
     assert _left(thousand) == list(range(1, 1000))
@@ -75,7 +75,7 @@ def test_without_a_count_one_message_is_taken_and_all_takes_the_rest(thousand: P
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_follow_shows_what_comes_until_it_is_interrupted(store: Path) -> None:
+def test_receive_follow_runs_until_interrupted(store: Path) -> None:
     process = _start(store, "--json", "--follow")
     with Client(store) as client:
         for number in range(3):
@@ -129,7 +129,7 @@ def test_a_slow_reader_that_dies_has_left_nothing_in_the_pipe(thousand: Path) ->
 
 
 @pytest.mark.parametrize(("unbuffered", "form"), [("", ""), ("1", "--json")])
-def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(store: Path, unbuffered: str, form: str) -> None:
+def test_messages_unread_by_closed_pipe_stay_in_queue(store: Path, unbuffered: str, form: str) -> None:
     with Client(store) as client:
         for _ in range(8):
             client.send("plain", bytes(1 << 20), label="l" * 200)
@@ -180,7 +180,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @FORMS
-def test_a_disk_that_gets_full_in_the_middle_removes_what_it_took(
+def test_receive_to_full_disk_removes_only_printed_messages(
     thousand: Path, ids: list[str], small_disk: Path, form: str
 ) -> None:
     with (small_disk / "shown").open("w", encoding="utf-8") as file:
@@ -199,7 +199,7 @@ def test_a_disk_that_gets_full_in_the_middle_removes_what_it_took(
 
 @SIGNALS
 @FORMS
-def test_a_signal_in_the_middle_removes_what_was_read_and_says_so(
+def test_signal_during_receive_removes_and_reports_read_messages(
     thousand: Path, ids: list[str], number: signal.Signals, form: str
 ) -> None:
     process = _start(thousand, "--all", *form.split())
@@ -262,7 +262,7 @@ def test_kill_9_at_any_time_loses_nothing(thousand: Path, tmp_path: Path, form: 
 # ---- what is shown --------------------------------------------------------------------------------------
 
 
-def test_a_body_that_is_text_is_shown_as_text(store: Path) -> None:
+def test_text_body_is_shown_as_text(store: Path) -> None:
     with Client(store) as client:
         for body in ("grün 21.5".encode(), b"\xff\x00", b""):
             client.send("plain", body)

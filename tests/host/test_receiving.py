@@ -44,9 +44,7 @@ def _left(client: Client, name: str = "line1") -> list[bytes]:
 # ---- loops
 
 
-def test_a_loop_removes_each_message_when_it_asks_for_the_next_and_ends_when_none_comes(
-    client: Client, store: Path
-) -> None:
+def test_receive_loop_removes_each_message_and_ends_on_timeout(client: Client, store: Path) -> None:
     queue = _fill(client, 3)
     seen = []
     for message in queue.receive(timeout=0.01):
@@ -76,7 +74,7 @@ def _raise(messages: Iterator[Message]) -> None:
 
 
 @pytest.mark.parametrize("leave", [_break, _return, _raise])
-def test_a_loop_that_is_left_puts_the_message_back_that_it_has_and_no_other(
+def test_leaving_receive_loop_returns_only_current_message(
     client: Client, leave: Callable[[Iterator[Message]], None]
 ) -> None:
     queue = _fill(client, 3)
@@ -104,7 +102,7 @@ def test_in_a_loop_each_message_can_end_for_itself(client: Client, store: Path) 
     assert _left(client, DEAD_XACT) == [b"1"]
 
 
-def test_a_reject_that_is_raised_beside_a_block_rejects_nothing_and_says_so(alone: Client) -> None:
+def test_reject_outside_message_block_raises_and_rejects_nothing(alone: Client) -> None:
     def work() -> None:
         for _ in queue.receive():
             raise Reject
@@ -117,7 +115,7 @@ def test_a_reject_that_is_raised_beside_a_block_rejects_nothing_and_says_so(alon
     assert str(Reject("too hot")) == "too hot"
 
 
-def test_a_message_that_nobody_can_reject_is_put_back(alone: Client) -> None:
+def test_reject_of_nontransactional_message_returns_it_to_queue(alone: Client) -> None:
     def work() -> None:
         for message in queue.receive():
             with message:
@@ -146,7 +144,7 @@ def test_a_message_that_has_ended_cannot_end_again(alone: Client) -> None:
     assert _left(alone) == [b"1"]
 
 
-def test_a_loop_that_outlives_its_client_has_given_up_its_message(store: Path) -> None:
+def test_closing_client_returns_message_of_its_receive_loop(store: Path) -> None:
     with Client(store) as client:
         iterator = iter(_fill(client, 1).receive())
         next(iterator)
@@ -173,7 +171,7 @@ def test_a_poisonous_message_does_not_stop_a_loop_for_ever(alone: Client) -> Non
     assert _left(alone, "line1;poison") == [b"1"]
 
 
-def test_a_message_that_cannot_be_removed_any_more_is_said_when_the_loop_asks_for_the_next(alone: Client) -> None:
+def test_receive_loop_raises_if_message_cannot_be_removed(alone: Client) -> None:
     queue = _fill(alone, 2)
     iterator = iter(queue.receive())
     alone.queue("line1").put_back([next(iterator).lookup_id])
@@ -208,7 +206,7 @@ with Client(sys.argv[1]) as client:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("served", [False, True])
-def test_a_process_that_is_killed_in_a_loop_loses_nothing(store: Path, served: bool) -> None:
+def test_process_killed_in_receive_loop_loses_no_message(store: Path, served: bool) -> None:
     serve = Serve(store) if served else None
     with Client(store) as client:
         queue = _fill(client, 3)

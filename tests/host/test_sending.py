@@ -119,7 +119,7 @@ def test_1_received_in_time_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("C-13", "C-17", "C-23", "C-34", "C-86", "B-394", "B-391", "B-408")
-def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: Path) -> None:
+def test_2_final_ack_after_deadline_changes_nothing(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
     sent = _send(world, sender, dead_letter=True, ttbr=10)
     _seconds(world, 3)
@@ -139,7 +139,7 @@ def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: P
 
 
 @pytest.mark.rule("A-18", "B-241")
-def test_a_final_ack_for_a_message_that_is_not_transactional_is_none(tmp_path: Path) -> None:
+def test_final_ack_for_nontransactional_message_is_ignored(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
     sent = _send(world, sender, PLAIN, delivery="recoverable")
     world.pass_time(50)
@@ -171,7 +171,7 @@ def test_a_final_ack_for_a_message_that_is_not_transactional_is_none(tmp_path: P
 
 @pytest.mark.rule("B-390", "B-311", "B-312", "B-313", "B-314", "B-403", "C-08", "C-41")
 @pytest.mark.parametrize("delivery", ["express", "recoverable"])
-def test_what_is_not_transactional_expires_too(tmp_path: Path, delivery: str) -> None:
+def test_nontransactional_messages_expire_too(tmp_path: Path, delivery: str) -> None:
     world, receiver, sender = _hosts(tmp_path)
     asked = {"acknowledge": ["nack-reach-queue"], "administration_queue": "plain", "dead_letter": True}
     _send(world, sender, PLAIN, b"late", delivery=delivery, ttrq=60, ttbr=3, **asked)
@@ -187,7 +187,7 @@ def test_what_is_not_transactional_expires_too(tmp_path: Path, delivery: str) ->
 
 
 @pytest.mark.rule("B-226", "B-393")
-def test_the_journal_has_what_arrived_and_is_not_transactional(tmp_path: Path) -> None:
+def test_journal_holds_delivered_nontransactional_messages(tmp_path: Path) -> None:
     world, _, sender = _hosts(tmp_path)
     for delivery in ("express", "recoverable"):
         _send(world, sender, PLAIN, delivery.encode(), delivery=delivery, journal=True)
@@ -235,7 +235,7 @@ def test_only_the_queue_manager_writes_to_its_queues(host: Host) -> None:
 
 
 @pytest.mark.rule("B-345", "B-346", "B-347", "B-128")
-def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -> None:
+def test_paused_outgoing_queue_sends_nothing_until_resumed(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
     _send(world, sender, body=b"1")
     _seconds(world, 2)
@@ -267,7 +267,7 @@ def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -
 
 
 @pytest.mark.rule("C-30", "B-382", "B-023")
-def test_messages_of_an_identity_that_is_gone_are_ended(tmp_path: Path) -> None:
+def test_messages_of_former_identity_are_dead_lettered(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
     waiting = _send(world, sender, dead_letter=True)
     sender.store.close()
@@ -289,9 +289,7 @@ def test_messages_of_an_identity_that_is_gone_are_ended(tmp_path: Path) -> None:
 
 @pytest.mark.rule("C-21", "C-83", "C-84", "B-163")
 @pytest.mark.parametrize("orderly", [True, False])
-def test_what_expires_while_nothing_runs_is_in_doubt_only_if_it_may_have_been_sent(
-    tmp_path: Path, orderly: bool
-) -> None:
+def test_expired_message_is_in_doubt_only_if_possibly_sent(tmp_path: Path, orderly: bool) -> None:
     world, _, sender = _hosts(tmp_path)
     _send(world, sender)
     _seconds(world, 1)  # the session stays open
@@ -325,7 +323,7 @@ def test_what_expires_while_nothing_runs_is_in_doubt_only_if_it_may_have_been_se
         ({"dead_letter_queue": DEAD_XACT, "dead_letter": True}, "no transactional private queue"),
     ],
 )
-def test_properties_that_cannot_be_are_refused_and_nothing_is_sent(
+def test_invalid_properties_are_refused_and_nothing_is_sent(
     host: Host, properties: dict[str, Any], reason: str
 ) -> None:
     with host.client() as client, pytest.raises(ValueError, match=reason):
@@ -363,7 +361,7 @@ def test_timing_settings_hold_from_the_next_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("B-117", "B-239", "B-241", "B-245", "C-23")
-def test_what_awaits_its_final_ack_since_before_a_start_ends_once(tmp_path: Path) -> None:
+def test_message_awaiting_final_ack_settles_once_after_restart(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
     received = _send(world, sender, dead_letter=True)
     lost = _send(world, sender, body=b"lost", dead_letter=True, ttbr=20)
@@ -405,7 +403,7 @@ def test_what_awaits_its_final_ack_since_before_a_start_ends_once(tmp_path: Path
 
 
 @pytest.mark.rule("B-053", "B-192", "B-302", "B-050")
-def test_a_session_serves_the_outgoing_queues_of_its_hop_and_no_other(tmp_path: Path) -> None:
+def test_session_serves_only_outgoing_queues_of_its_hop(tmp_path: Path) -> None:
     here, there = Host(tmp_path / "here"), Host(tmp_path / "there", address="10.0.0.2")
     hops = {"plant": HERE, "store": ("10.0.0.2", 1801)}
     sender = Host(tmp_path / "sender", Config(next_hops=hops), "10.0.0.9")
@@ -435,7 +433,7 @@ def test_each_message_has_the_times_that_it_was_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("B-359", "B-092")
-def test_a_stream_of_which_nothing_was_accepted_is_not_acknowledged(host: Host) -> None:
+def test_stream_without_accepted_message_sends_no_order_ack(host: Host) -> None:
     peer = peer_of(1)
     world = world_of([host], [peer])
     exchange(world)
@@ -455,7 +453,7 @@ def test_a_stream_of_which_nothing_was_accepted_is_not_acknowledged(host: Host) 
 
 
 @pytest.mark.rule("B-308", "B-311", "B-294", "B-295", "B-296")
-def test_what_has_expired_is_not_sent_nor_told_of_and_what_is_sent_is_told_of_behind_it(tmp_path: Path) -> None:
+def test_expired_message_is_not_sent_and_gets_no_report_message(tmp_path: Path) -> None:
     public = "8ad9c1a6-2b0c-4d3e-9f10-1234567890ab"
     names = {public: "PRIVATE=00000000-0000-0000-0000-000000000000\\00000011"}
     world, receiver, sender = _hosts(tmp_path, report_messages=True, public_queues=names)
@@ -486,7 +484,7 @@ def test_what_has_expired_is_not_sent_nor_told_of_and_what_is_sent_is_told_of_be
 
 
 @pytest.mark.rule("B-235")
-def test_an_order_ack_is_stored_with_what_comes_next(tmp_path: Path) -> None:
+def test_order_ack_is_stored_with_next_commit(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     send_from(sender, b"1", b"2")
     world.pass_time(50)
@@ -522,9 +520,7 @@ def _stored_by(folder: Path, runs: Iterable[Run], last: int) -> object:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_letters_that_are_sent_together_become_what_they_become_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_send_many_equals_single_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     print(f"seed {seed}")
     monkeypatch.setattr(secrets, "token_bytes", lambda size: b"\xab" * size)
     monkeypatch.setattr(secrets, "randbelow", lambda below: 77 % below)
@@ -574,7 +570,7 @@ def _settled_by(host: Host, answers: list[list[tuple[int, int]]]) -> object:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_acknowledgements_of_many_messages_settle_what_they_settle_one_by_one(tmp_path: Path, seed: int) -> None:
+def test_batched_acks_settle_messages_like_single_acks(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
     world, _, sender = _hosts(tmp_path, confirmation=_configured(xact_dead_letter_always=False))

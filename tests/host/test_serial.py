@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         made.unplug()
 
 
-async def test_a_board_sends_over_a_line_and_is_known_by_the_name_of_it(place: Place) -> None:
+async def test_board_sends_over_serial_line_and_link_has_line_name(place: Place) -> None:
     async with place.serving():
         assert place.way()["state"] == "Waiting"
         board = Board(place.wire)
@@ -50,9 +50,7 @@ async def test_a_board_sends_over_a_line_and_is_known_by_the_name_of_it(place: P
         await board.close()
 
 
-async def test_messages_to_the_name_of_a_line_go_over_it_and_nobody_is_called(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_messages_to_serial_line_name_use_only_the_line(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     async with place.serving():
 
         async def called(*_arguments: Any, **_options: Any) -> Any:
@@ -75,7 +73,7 @@ async def test_messages_to_the_name_of_a_line_go_over_it_and_nobody_is_called(
         await board.close()
 
 
-async def test_a_port_that_goes_and_comes_back_is_used_again(place: Place) -> None:
+async def test_replugged_serial_port_is_used_again(place: Place) -> None:
     async with place.serving():
         board = Board(place.wire)
         board.peer.send(b"one")
@@ -113,7 +111,7 @@ async def test_a_board_that_starts_anew_ends_the_connection_that_stood(place: Pl
         await again.close()
 
 
-async def test_what_comes_over_a_bad_line_is_exactly_what_was_sent(place: Place) -> None:
+async def test_messages_cross_noisy_serial_line_unchanged(place: Place) -> None:
     numbers = random.Random(7)
 
     def spoil(data: bytes) -> bytes:
@@ -175,7 +173,7 @@ async def test_a_board_that_falls_silent_loses_its_session(place: Place, monkeyp
         assert place.way()["state"] == "Waiting"
 
 
-async def test_a_board_that_reads_nothing_holds_up_messages_not_the_queue_manager(place: Place) -> None:
+async def test_board_that_does_not_read_blocks_only_its_own_messages(place: Place) -> None:
     async with place.serving():
         board = Board(place.wire)
         await until(lambda: place.manager.links and place.manager.links[0].is_open)
@@ -214,7 +212,7 @@ async def test_when_the_queue_manager_stops_the_board_hears_it(place: Place) -> 
 # ---- the command line -----------------------------------------------------------------------------
 
 
-def test_what_stands_for_a_serial_port() -> None:
+def test_serial_option_is_parsed() -> None:
     assert parse_serial("/dev/ttyUSB0") == ("ttyusb0", "/dev/ttyUSB0", 115200)
     assert parse_serial("Press7=/dev/serial/by-id/usb-1@921600") == ("press7", "/dev/serial/by-id/usb-1", 921600)
     assert parse_serial("a=socket://127.0.0.1:7777") == ("a", "socket://127.0.0.1:7777", 115200)
@@ -261,7 +259,7 @@ def line_with(text: str, serve: Serve) -> str:
 
 
 @pytest.mark.parametrize("kind", ["device", "socket"])
-def test_a_port_that_is_not_there_at_the_start_holds_up_nobody(tmp_path: Path, kind: str) -> None:
+def test_serve_starts_without_missing_serial_port(tmp_path: Path, kind: str) -> None:
     """As after a power cut, when an adapter is not plugged in: the network is served, and the port when it comes."""
     with contextlib.ExitStack() as stack:
         port = own_port()

@@ -188,7 +188,7 @@ def test_a_packet_that_drips_ends_its_connection(store: Path, served: Callable[[
 
 
 @pytest.mark.rule("B-435")
-def test_the_first_packet_of_a_connection_has_the_time_that_every_packet_has(host: Host) -> None:
+def test_first_packet_gets_full_timeout_after_long_uptime(host: Host) -> None:
     """However long the machine has been on: a UART brings EstablishConnection in pieces."""
     peer = peer_of(1)
     world = world_of([host], [peer])

@@ -45,7 +45,7 @@ def test_a_line_has_time_level_and_text() -> None:
     ]
 
 
-def test_json_has_the_same_and_what_the_line_is_about() -> None:
+def test_json_log_line_has_text_and_context() -> None:
     world = _World(Form.JSON)
     world.log("a plain text")
     world.log(LogLine("refused, 1 MB free", ERROR, "refused", peer="10.0.0.5", queue="line1"))
@@ -73,7 +73,7 @@ def test_json_has_the_same_and_what_the_line_is_about() -> None:
 
 
 @pytest.mark.parametrize("form", Form)
-def test_a_name_from_elsewhere_is_no_other_line_and_moves_no_terminal(form: Form) -> None:
+def test_log_escapes_control_characters_in_foreign_names(form: Form) -> None:
     world = _World(form)
     evil = "line1\n2027-01-15T08:00:00.000Z error: the disk is on fire\r\x1b[2J\u202e\ud800\x85\u2028"
     Operator(world.log).tell(f"10.0.0.5: no queue {evil}", peer="10.0.0.5", queue=evil)
@@ -89,7 +89,7 @@ def test_a_name_from_elsewhere_is_no_other_line_and_moves_no_terminal(form: Form
         assert "\\r\\x1b[2J\\u202e\\ud800\\x85\\u2028" in second
 
 
-def test_what_comes_again_is_counted_and_told_less_and_less_often() -> None:
+def test_repeated_log_line_is_counted_and_logged_less_often() -> None:
     world = _World()
     for number in range(1000):
         world.log(LogLine(f"refused, {number} MB free", fact="refused"))
@@ -102,7 +102,7 @@ def test_what_comes_again_is_counted_and_told_less_and_less_often() -> None:
     assert sum(told) == 999
 
 
-def test_what_does_not_come_again_is_new_when_it_comes_later() -> None:
+def test_log_line_after_quiet_interval_counts_as_new() -> None:
     world = _World()
     world.log("it is gone")
     world.pass_time(AGAIN_S)
@@ -153,7 +153,7 @@ def _refused(store: Path, form: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_every_line_of_serve_is_json_if_that_is_asked_for(tmp_path: Path) -> None:
+def test_serve_logs_every_line_as_json_if_requested(tmp_path: Path) -> None:
     told = [json.loads(line) for line in _refused(tmp_path / "store", "json")]
     # it may be refused twice, and its answer may find before the end that nobody listens there
     made, nonsense, refused = (line for line in told if "again" not in line and "no connection" not in line["text"])
@@ -167,7 +167,7 @@ def test_every_line_of_serve_is_json_if_that_is_asked_for(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_what_ends_serve_is_the_last_line_of_its_log(tmp_path: Path, form: str) -> None:
+def test_fatal_error_is_last_line_of_serve_log(tmp_path: Path, form: str) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "ordack.toml").write_text(f"log-format = '{form}'\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -69,7 +69,7 @@ def _send(store: Path, destination: str = AWAY, sent_ago: float = 0, **propertie
         return client.send(destination, b"x", **properties).message_id
 
 
-def test_a_store_that_nobody_serves_says_so(store: Path) -> None:
+def test_status_reports_unserved_store(store: Path) -> None:
     message_id = _send(store, sent_ago=8000)
     said = ordack("state", "--store", store, message_id).stdout
     assert said == "waiting 2 h: no queue manager runs on this store, start `ordack serve`; not final\n"
@@ -82,7 +82,7 @@ def test_a_store_that_nobody_serves_says_so(store: Path) -> None:
     assert [queue["messages"] for queue in told["outgoing"]] == [1]
 
 
-def test_a_command_that_a_sentence_names_can_be_copied_to_a_shell(tmp_path: Path) -> None:
+def test_command_in_problem_text_is_quoted_for_shell(tmp_path: Path) -> None:
     store = tmp_path / "line 1's store"
     with Client(store, create=True):
         pass
@@ -91,7 +91,7 @@ def test_a_command_that_a_sentence_names_can_be_copied_to_a_shell(tmp_path: Path
     assert shlex.split(command) == ["ordack", "serve", "--store", str(store)]
 
 
-def test_a_queue_manager_that_hangs_is_no_queue_manager_that_works(store: Path) -> None:
+def test_status_reports_hung_queue_manager(store: Path) -> None:
     with _serving(store) as serve:
         assert ordack("status", "--store", store).returncode == 0
         os.kill(serve.process.pid, signal.SIGSTOP)
@@ -145,14 +145,14 @@ def test_status_healthz_and_the_page_give_one_verdict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("waits", "problems"), [(status.PATIENCE_S / 2, 0), (status.PATIENCE_S + 1, 1)])
-def test_what_waits_long_for_its_first_connection_is_a_problem(store: Path, waits: float, problems: int) -> None:
+def test_long_wait_for_first_connection_is_a_problem(store: Path, waits: float, problems: int) -> None:
     _send(store, sent_ago=waits)
     told = {"format_name": AWAY.lower(), "state": "WaitingForConnection", "connection": CONNECTING}
     with Client(store, look=True) as client:
         assert len(status.glance(client.store, shown={"outgoing": [told]})["problems"]) == problems
 
 
-def test_a_machine_that_refuses_connections_is_named_with_tries_and_the_next_one(store: Path) -> None:
+def test_status_names_refusing_peer_with_tries_and_next_try(store: Path) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         port = nobody.getsockname()[1]
@@ -209,7 +209,7 @@ def test_something_else_at_the_address_is_said(store: Path, answer: bytes, reaso
 
 
 @pytest.mark.rule("B-256", "B-370")
-def test_a_typo_in_the_name_of_a_queue_is_told_at_both_ends(store: Path, tmp_path: Path) -> None:
+def test_unknown_queue_name_is_reported_at_both_ends(store: Path, tmp_path: Path) -> None:
     with (
         _serving(tmp_path / "there") as there,
         _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}") as here,
@@ -233,7 +233,7 @@ def test_a_typo_in_the_name_of_a_queue_is_told_at_both_ends(store: Path, tmp_pat
 
 
 @pytest.mark.rule("B-257", "B-379", "B-419")
-def test_the_refusal_of_a_queue_of_the_wrong_kind_names_the_commands_that_mend_it(store: Path, tmp_path: Path) -> None:
+def test_wrong_queue_type_refusal_names_repair_commands(store: Path, tmp_path: Path) -> None:
     with (
         _serving(tmp_path / "there") as there,
         _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}"),
@@ -255,7 +255,7 @@ def test_the_refusal_of_a_queue_of_the_wrong_kind_names_the_commands_that_mend_i
     assert all(f"`{' '.join(words)}`" in line for words in commands)
 
 
-def test_sessions_have_names_and_what_is_on_hold_is_said(store: Path, tmp_path: Path) -> None:
+def test_status_names_sessions_and_reports_queue_on_hold(store: Path, tmp_path: Path) -> None:
     with _serving(tmp_path / "there") as there, _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}"):
         ordack("queue", "create", "--store", tmp_path / "there", "lime1", "--transactional")
         message_id = _send(store)
@@ -305,7 +305,7 @@ def _reset(store: Path, source: str, destination: str) -> None:
     assert "there is no stream" in ordack(*wanted, "--yes").stderr
 
 
-def test_an_acknowledgement_for_a_machine_that_sleeps_is_no_problem(store: Path) -> None:
+def test_pending_ack_for_sleeping_machine_is_no_problem(store: Path) -> None:
     name = "PRIVATE=01020304-0506-0708-090a-0b0c0d0e0f10\\00000004"
     with Client(store) as client, client.store.transaction():
         message_id = client.send(AWAY, b"x").message_id
@@ -321,7 +321,7 @@ def test_an_acknowledgement_for_a_machine_that_sleeps_is_no_problem(store: Path)
         assert told["problems"] == []
 
 
-def test_what_is_sent_to_a_queue_here_waits_for_no_other_machine(store: Path) -> None:
+def test_message_to_local_queue_uses_no_outgoing_queue(store: Path) -> None:
     with Client(store) as client:
         client.create_queue("here", transactional=True)
     _send(store, "here")

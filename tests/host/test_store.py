@@ -241,7 +241,7 @@ def test_a_sequence_of_an_earlier_run_is_not_gone_on_with(tmp_path: Path) -> Non
         assert again.outgoing.number_in(queue, 500).record[1] > queue.record[1], "the run that began there has not"
 
 
-def test_what_is_in_hand_is_known_to_all_and_free_when_its_owner_lets_go_or_dies(tmp_path: Path) -> None:
+def test_receive_locks_are_visible_and_freed_on_release_or_death(tmp_path: Path) -> None:
     dice = random.Random(8)
     database = tmp_path / "database"
     database.touch(0o640)
@@ -298,7 +298,7 @@ def test_the_log_begins_anew_again_and_again(tmp_path: Path) -> None:
             assert log_bytes(store.path) < LOG_BYTES + 500_000
 
 
-def test_who_waits_for_a_store_is_told_for_whom(tmp_path: Path) -> None:
+def test_busy_store_error_names_lock_holder(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         holder = (
             "import sys\nfrom ordack.store import Store\nwith Store(sys.argv[1]) as store, store.transaction():\n"
@@ -325,7 +325,7 @@ def _send_many(folder: Path, count: int) -> None:
 
 @pytest.mark.rule("B-057", "B-317", "B-098")
 @pytest.mark.parametrize("served", [True, False])
-def test_processes_that_send_to_one_destination_share_its_numbers(tmp_path: Path, served: bool) -> None:
+def test_processes_share_sequence_numbers_only_under_serve(tmp_path: Path, served: bool) -> None:
     """While `ordack serve` runs; without it each process has a sequence of its own."""
     with Store(tmp_path, create=True) as store:
         serve = Serve(tmp_path) if served else None

@@ -132,7 +132,7 @@ def test_where_no_backup_can_be_made_none_is_and_nothing_changes(store: Path, to
     assert (folder / "file").read_text() == "mine"
 
 
-def test_no_backup_is_made_of_what_is_no_store_or_is_damaged(large: Path, tmp_path: Path) -> None:
+def test_backup_refuses_missing_or_damaged_store(large: Path, tmp_path: Path) -> None:
     _refused("there is no store in", "backup", "--store", tmp_path / "none", tmp_path / "b")
     with (large / FILE_NAME).open("r+b") as file:
         file.seek(20 * 4096)
@@ -141,7 +141,7 @@ def test_no_backup_is_made_of_what_is_no_store_or_is_damaged(large: Path, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
-def test_nobody_waits_for_a_backup_and_what_is_sent_meanwhile_is_not_in_it(large: Path, tmp_path: Path) -> None:
+def test_backup_blocks_no_sender_and_excludes_later_messages(large: Path, tmp_path: Path) -> None:
     """The backup stands still in the middle, while `serve` and an application work."""
     serve = Serve(large)
     folder = tmp_path / "backups"
@@ -163,9 +163,7 @@ def test_nobody_waits_for_a_backup_and_what_is_sent_meanwhile_is_not_in_it(large
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=str)
-def test_a_backup_that_is_ended_in_the_middle_leaves_none_and_the_next_one_tidies_up(
-    large: Path, tmp_path: Path, how: signal.Signals
-) -> None:
+def test_next_backup_removes_files_of_interrupted_backup(large: Path, tmp_path: Path, how: signal.Signals) -> None:
     folder = tmp_path / "backups"
     folder.mkdir()
     process, to = _in_the_middle(large, folder)
@@ -186,7 +184,7 @@ def test_a_backup_that_is_ended_in_the_middle_leaves_none_and_the_next_one_tidie
 # ---- restore ----------------------------------------------------------------------------------------
 
 
-def test_a_restore_is_only_into_an_empty_folder_and_says_what_to_do(store: Path, tmp_path: Path) -> None:
+def test_restore_requires_empty_folder_and_names_next_step(store: Path, tmp_path: Path) -> None:
     backup = tmp_path / "b"
     as_json("backup", "--store", store, backup)
     assert f"mv {store} {store}.old" in _refused("is not empty", "init", "--from", backup, "--store", store)
@@ -245,7 +243,7 @@ def _folder(path: Path) -> None:
         (Path.unlink, "No such file"),
     ],
 )
-def test_what_is_no_whole_backup_is_not_restored(
+def test_incomplete_backup_is_not_restored(
     large: Path, tmp_path: Path, spoil: Callable[[Path], None], text: str
 ) -> None:
     backup, again = tmp_path / "b", tmp_path / "again"
@@ -262,7 +260,7 @@ def test_the_file_of_a_store_is_no_backup(store: Path, tmp_path: Path) -> None:
         _refused("name a file that `ordack backup` has made", "init", "--from", store / FILE_NAME, "--store", again)
 
 
-def test_a_restore_that_is_killed_in_the_middle_is_done_again(large: Path, tmp_path: Path) -> None:
+def test_killed_restore_can_be_retried(large: Path, tmp_path: Path) -> None:
     as_json("backup", "--store", large, tmp_path / "b")
     again = tmp_path / "again"
     process = _start("init", "--from", tmp_path / "b", "--store", again)

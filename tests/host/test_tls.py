@@ -65,7 +65,7 @@ def _sessions(folder: Path) -> list[dict[str, Any]]:
 # ---- messages travel
 
 
-def test_messages_travel_between_two_queue_managers_once_and_in_order(tmp_path: Path, plant: Plant) -> None:
+def test_tls_delivers_between_queue_managers_once_in_order(tmp_path: Path, plant: Plant) -> None:
     with Client(tmp_path / "here", create=True) as client:
         client.create_queue("line1", transactional=True)
     (tmp_path / "here" / "ordack.toml").write_text(f"{plant.table('plant')}[[listen]]\nport = 0\ntls = true\n")
@@ -92,7 +92,7 @@ def test_messages_travel_between_two_queue_managers_once_and_in_order(tmp_path: 
     assert sender.stop()[0] == receiver.stop()[0] == 0
 
 
-def test_what_follows_the_handshake_at_once_is_not_lost(tmp_path: Path, plant: Plant) -> None:
+def test_packet_in_same_segment_as_tls_handshake_is_kept(tmp_path: Path, plant: Plant) -> None:
     """The last word of the handshake and the first packet of MSMQ, in one segment."""
 
     async def run() -> None:
@@ -127,7 +127,7 @@ def test_what_follows_the_handshake_at_once_is_not_lost(tmp_path: Path, plant: P
     assert _content(tmp_path) == [b"x"]
 
 
-def test_a_queue_manager_reaches_itself_where_it_speaks_nothing_but_tls(tmp_path: Path, plant: Plant) -> None:
+def test_tls_only_queue_manager_delivers_to_itself(tmp_path: Path, plant: Plant) -> None:
     with Client(tmp_path, create=True) as client:
         client.create_queue("line1", transactional=True)
     (tmp_path / "ordack.toml").write_text(f"{plant.table('press-3')}[[listen]]\nport = 0\ntls = true\n")
@@ -188,7 +188,7 @@ def _unlisted(plant: Plant) -> ssl.SSLContext:
         (_unlisted, "the certificate of press-4 is not in allow-certificates"),
     ],
 )
-def test_who_is_not_believed_is_refused_told_and_counted_and_another_gets_in(
+def test_unauthenticated_tls_client_is_refused_and_counted(
     tmp_path: Path, plant: Plant, stranger: Callable[[Plant], ssl.SSLContext | None], said: str
 ) -> None:
     context = stranger(plant)
@@ -219,9 +219,7 @@ def test_who_is_not_believed_is_refused_told_and_counted_and_another_gets_in(
 
 
 @pytest.mark.rule("B-435")
-def test_who_begins_tls_and_says_no_more_takes_the_place_of_a_session_until_it_goes(
-    tmp_path: Path, plant: Plant
-) -> None:
+def test_unfinished_tls_handshake_occupies_a_session_slot(tmp_path: Path, plant: Plant) -> None:
     async def run() -> None:
         config = Config(max_sessions_per_address=5)
         async with serving(tmp_path, config, tls=Tls(plant.files("plant"))) as server:
@@ -274,7 +272,7 @@ async def _reason(folder: Path, hop: tuple[str, int], tls: Tls) -> str:
         ("ours", "ours", "127.0.0.2", "its certificate is not accepted: ip address mismatch"),
     ],
 )
-def test_who_shows_another_certificate_gets_no_message(
+def test_client_sends_nothing_to_server_with_wrong_certificate(
     tmp_path: Path, plant: Plant, shown: str, believed: str, host: str, said: str
 ) -> None:
     async def run() -> None:
@@ -287,7 +285,7 @@ def test_who_shows_another_certificate_gets_no_message(
     asyncio.run(run())
 
 
-def test_a_next_hop_without_tls_is_told_as_such(tmp_path: Path, plant: Plant) -> None:
+def test_next_hop_without_tls_is_reported(tmp_path: Path, plant: Plant) -> None:
     async def run() -> None:
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(10)
@@ -306,7 +304,7 @@ def test_a_next_hop_without_tls_is_told_as_such(tmp_path: Path, plant: Plant) ->
 # ---- files
 
 
-def test_files_that_do_not_do_are_named_with_what_is_wrong(tmp_path: Path, plant: Plant) -> None:
+def test_tls_names_unusable_file_and_reason(tmp_path: Path, plant: Plant) -> None:
     files = plant.files("plant")
     (tmp_path / "empty").write_bytes(b"")
     cases = [
@@ -331,9 +329,7 @@ def test_files_that_do_not_do_are_named_with_what_is_wrong(tmp_path: Path, plant
         Tls(files._replace(key=tmp_path / "locked"))
 
 
-def test_renewed_certificates_serve_the_next_connection_and_unusable_ones_are_told(
-    tmp_path: Path, plant: Plant
-) -> None:
+def test_serve_uses_renewed_certificate_and_reports_unusable_one(tmp_path: Path, plant: Plant) -> None:
     shutil.copytree(plant.folder / "ours", tmp_path / "tls")
     with Client(tmp_path / "store", create=True) as client:
         client.create_queue("line1", transactional=True)
@@ -363,7 +359,7 @@ def test_renewed_certificates_serve_the_next_connection_and_unusable_ones_are_to
 
 
 @pytest.mark.parametrize(("days", "said"), [(29, "over on {}:"), (-9, "over since {},"), (32, "")])
-def test_a_certificate_that_is_over_or_is_soon_is_told_of(tmp_path: Path, days: int, said: str) -> None:
+def test_expired_or_expiring_certificate_is_reported(tmp_path: Path, days: int, said: str) -> None:
     folder = tmp_path / "tls"
     certificates.init(folder, "ordack", 99)
     certificates.issue(folder, "here", [], days)
@@ -386,7 +382,7 @@ def test_a_certificate_that_is_over_or_is_soon_is_told_of(tmp_path: Path, days: 
 # ---- certificates
 
 
-def test_nothing_that_is_there_is_overwritten_and_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_tls_commands_never_overwrite_and_protect_keys(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "tls"
     assert ordack("tls", "init", folder).returncode == 0
     assert ordack("tls", "certificate", folder, "press-3", "--host", "10.0.0.5", "--board").returncode == 0
@@ -411,12 +407,12 @@ def test_nothing_that_is_there_is_overwritten_and_keys_are_for_their_owner_alone
 
 
 @pytest.mark.parametrize("name", ["", "ca", "CA", "a/b", "..", "press 3", "é", "-a", "a" * 65])
-def test_a_name_that_is_none_is_refused(plant: Plant, name: str) -> None:
+def test_invalid_certificate_name_is_refused(plant: Plant, name: str) -> None:
     with pytest.raises(BadCertificate, match="cannot be the name"):
         certificates.issue(plant.folder / "ours", name, [], 1)
 
 
-def test_what_cannot_be_made_is_said(tmp_path: Path, plant: Plant) -> None:
+def test_tls_reports_certificates_it_cannot_issue(tmp_path: Path, plant: Plant) -> None:
     with pytest.raises(BadCertificate, match="ordack tls init"):
         certificates.issue(tmp_path, "press-3", [], 1)
     with pytest.raises(BadCertificate, match="neither an IP address nor the name of a machine"):

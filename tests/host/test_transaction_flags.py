@@ -63,7 +63,7 @@ def test_the_ends_are_marked_wherever_the_messages_go(store: Path, tmp_path: Pat
     serve.stop()
 
 
-def test_a_transaction_that_is_made_in_several_pieces_has_two_ends(store: Path) -> None:
+def test_multi_run_transaction_has_one_first_and_one_last(store: Path) -> None:
     size = RUN_BYTES // 3
     with Client(store) as client:
         client.send_many([Letter("line1", bytes(size))] * 7)

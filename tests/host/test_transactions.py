@@ -41,7 +41,7 @@ def _bodies(client: Client, name: str) -> list[bytes]:
     return [message.body for message in client.queue(name).peek()]
 
 
-def test_what_is_received_and_sent_over_several_queues_happens_together(client: Client, own: Client) -> None:
+def test_transaction_over_several_queues_is_atomic(client: Client, own: Client) -> None:
     client.send_many([Letter("line1", b"1"), Letter("line1", b"2"), Letter("plain", b"3")])
     with client.transaction() as transaction:
         assert transaction.receive("line1").body == b"1"
@@ -59,7 +59,7 @@ def test_what_is_received_and_sent_over_several_queues_happens_together(client: 
 
 
 @pytest.mark.parametrize("end", ["raises", "no such queue", "out of range", "empty"])
-def test_if_a_transaction_fails_nothing_is_sent_and_all_that_was_received_is_back(client: Client, end: str) -> None:
+def test_failed_transaction_sends_nothing_and_requeues_messages(client: Client, end: str) -> None:
     client.send_many([Letter("line1", b"1"), Letter("line2", b"2")])
     expected: dict[str, type[Exception]] = {
         "raises": RuntimeError, "no such queue": NoSuchQueue, "out of range": ValueError, "empty": Empty,
@@ -87,7 +87,7 @@ def test_if_a_transaction_fails_nothing_is_sent_and_all_that_was_received_is_bac
 
 
 @pytest.mark.rule("B-317", "B-318")
-def test_many_letters_are_sent_in_their_order_and_numbered_without_a_gap(client: Client) -> None:
+def test_send_many_keeps_order_and_numbers_without_gap(client: Client) -> None:
     letters = [
         Letter(("line1", "line2", AWAY)[number % 3], b"%d" % number, label="x" * (number % 2)) for number in range(60)
     ]
@@ -103,7 +103,7 @@ def test_many_letters_are_sent_in_their_order_and_numbered_without_a_gap(client:
     assert (message.tx_sequence_id, message.tx_sequence_number) == (sent[0].tx_sequence_id, 1)
 
 
-def test_a_message_has_what_its_sender_gave_it_and_can_be_answered(client: Client, own: Client) -> None:
+def test_message_keeps_sender_properties_and_accepts_reply(client: Client, own: Client) -> None:
     asked = client.send(
         "line1", b"?", label="question", response_queue="plain", body_type=8, application_tag=77, extension=b"\1\2"
     )
@@ -124,7 +124,7 @@ def test_a_message_has_what_its_sender_gave_it_and_can_be_answered(client: Clien
         client.reply(question, b"!")
 
 
-def test_a_message_says_what_its_sender_wants_to_know_of_it_and_how_long_it_may_live(own: Client) -> None:
+def test_message_shows_requested_acks_and_time_limits(own: Client) -> None:
     own.send("line1", b"?")
     own.queue("line1").send_many(
         [b"1", b"2"],
@@ -152,7 +152,7 @@ def test_a_message_says_what_its_sender_wants_to_know_of_it_and_how_long_it_may_
     assert shown[1]["administration_queue"] == shown[1]["response_queue"] is not None
 
 
-def test_a_message_is_received_by_what_it_answers_or_by_its_lookup_id_and_the_others_stay(client: Client) -> None:
+def test_receive_selects_by_correlation_id_or_lookup_id(client: Client) -> None:
     questions = [client.send("line1", b"?%d" % number, response_queue="plain") for number in range(3)]
     with client.queue("line1").receive_batch(3) as received:
         for question in reversed(received):
@@ -176,7 +176,7 @@ def test_a_message_is_received_by_what_it_answers_or_by_its_lookup_id_and_the_ot
     assert len(_bodies(client, "plain")) == 2
 
 
-def test_who_waits_for_an_answer_gets_no_other_message(client: Client, store: Path) -> None:
+def test_receive_by_correlation_id_ignores_other_messages(client: Client, store: Path) -> None:
     identifier = bytes(range(20))
 
     def send_later() -> None:

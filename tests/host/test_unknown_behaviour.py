@@ -19,7 +19,7 @@ def lenient(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.rule("A-13", "B-227")
-def test_a_peer_that_counts_wrongly_keeps_its_session_if_that_is_set(lenient: Server) -> None:
+def test_lenient_setting_keeps_session_despite_wrong_count(lenient: Server) -> None:
     with lenient.connect() as line:
         line.confirm()
         header = bytearray(line.header(more=1))

@@ -73,7 +73,7 @@ def test_the_page_is_static_and_runs_nothing_but_its_own_file(tmp_path: Path, pa
         ("GET", "/?" + "x" * monitor.REQUEST_BYTES, 431),
     ],
 )
-def test_what_is_not_there_and_what_cannot_be_done(tmp_path: Path, method: str, path: str, status: int) -> None:
+def test_web_request_gets_expected_error_status(tmp_path: Path, method: str, path: str, status: int) -> None:
     with page_of(tmp_path) as port:
         found = ask(port, path, method)
         assert (found[0], found[1].get("allow")) == (status, "GET, HEAD" if status == 405 else None)
@@ -95,9 +95,7 @@ def test_what_is_not_there_and_what_cannot_be_done(tmp_path: Path, method: str, 
         ("plant.example.com", f"Bearer {TOKEN}", 200),
     ],
 )
-def test_the_page_is_for_this_machine_and_for_who_has_the_token(
-    tmp_path: Path, host: str, authorization: str, status: int
-) -> None:
+def test_web_page_requires_local_host_name_or_token(tmp_path: Path, host: str, authorization: str, status: int) -> None:
     with page_of(tmp_path, TOKEN.encode()) as port:
         found = ask(port, "/overview", Host=host, Authorization=authorization)
         assert (found[0], found[1].get("www-authenticate")) == (status, "Bearer" if status == 401 else None)
@@ -114,7 +112,7 @@ def test_another_machine_sees_the_page_with_the_token_only(tmp_path: Path, monke
         assert ask(port, "/overview", Authorization="Bearer ")[0] == 401
 
 
-def test_the_overview_has_a_bounded_number_of_rows_and_true_counts(tmp_path: Path) -> None:
+def test_overview_limits_rows_and_reports_true_counts(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         for number in range(ROWS_MAX + 100):
             store.queues.create(f"line{number}", transactional=True)
@@ -123,7 +121,7 @@ def test_the_overview_has_a_bounded_number_of_rows_and_true_counts(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_who_is_connected_and_who_was_is_shown_by_name(tmp_path: Path) -> None:
+def test_web_overview_shows_present_and_past_peers_by_name(tmp_path: Path) -> None:
     with Client(tmp_path / "store", create=True) as client:
         client.create_queue("line1", transactional=True)
     name = '[names]\n"01010101-0101-0101-0101-010101010101" = "press 7 <b>"\n'
@@ -153,7 +151,7 @@ def test_who_is_connected_and_who_was_is_shown_by_name(tmp_path: Path) -> None:
         until(lambda: peers()[0]["silent_s"] > 0.5, "its silence is told")
 
 
-def test_a_file_that_is_no_token_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_invalid_token_file_is_refused_with_fix(tmp_path: Path) -> None:
     path = tmp_path / "token"
     for content, mode, said in (
         (b"a" * 16, 0o600, ""),
@@ -181,7 +179,7 @@ def test_a_file_that_is_no_token_is_refused_with_what_to_do(tmp_path: Path) -> N
         read_token(tmp_path)
 
 
-def test_serve_and_config_check_refuse_a_token_that_others_may_read(tmp_path: Path) -> None:
+def test_serve_and_config_refuse_token_file_readable_by_others(tmp_path: Path) -> None:
     with_token(tmp_path, TOKEN)
     assert ordack("config", "--store", tmp_path).returncode == 0
     (tmp_path / "http-token").chmod(0o644)

@@ -64,7 +64,7 @@ class Opened:
 
 
 @WIDTHS
-def test_what_is_there_is_shown_and_changes(browser: Any, running: Watched, width: int, scheme: str) -> None:
+def test_web_page_shows_queues_and_updates_them(browser: Any, running: Watched, width: int, scheme: str) -> None:
     opened = Opened(browser, running, width, scheme)
     page = opened.page
     assert opened.row("line1")[1] == "0"
@@ -108,7 +108,7 @@ def test_the_page_asks_for_the_token_where_it_needs_one(browser: Any, running: W
     assert page.locator("#unlock").is_hidden()
 
 
-def test_a_page_says_that_serve_is_gone_and_asks_nothing_while_nobody_looks(browser: Any, running: Watched) -> None:
+def test_page_reports_lost_serve_and_does_not_poll_while_hidden(browser: Any, running: Watched) -> None:
     opened = Opened(browser, running)
     page = opened.page
     page.evaluate(

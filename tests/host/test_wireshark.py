@@ -290,7 +290,7 @@ def _pieces(raw: bytes, port: int) -> list[bytes]:
 # ---- tests --------------------------------------------------------------------------------------
 
 
-def test_every_field_of_every_packet_is_what_decode_says(home: Path, tmp_path: Path) -> None:
+def test_wireshark_fields_match_decode(home: Path, tmp_path: Path) -> None:
     raws = _all_kinds()
     file = _connections(tmp_path / "packets.pcap", raws)
     pings = [FRAMES[1], FRAMES[2], *(os.urandom(2) + b"HU" + os.urandom(20) for _ in range(20))]
@@ -329,7 +329,7 @@ def _broken(raw: bytes, chance: random.Random) -> bytes:
     return bytes(broken)
 
 
-def test_what_decode_accepts_of_broken_packets_is_the_same(home: Path, tmp_path: Path) -> None:
+def test_wireshark_accepts_same_broken_packets_as_decode(home: Path, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     good = _all_kinds()
     raws = [_broken(chance.choice(good), chance) for _ in range(700)]
@@ -439,7 +439,7 @@ def test_other_ports_are_read_by_decode_as(home: Path, tmp_path: Path) -> None:
     assert "ConnectionParameters" in filtered
 
 
-def test_the_list_of_packets_tells_what_each_is(home: Path, tmp_path: Path) -> None:
+def test_wireshark_info_column_describes_each_packet(home: Path, tmp_path: Path) -> None:
     raws = [FRAMES[3], FRAMES[7], bytes(acks.order_ack(acks.order_queue("10.0.0.1"), samples.SENDER, 8, 9, 1, 2, 3))]
     raws.append(bytes(acks.final_ack(acks.order_queue("::1"), samples.SENDER, 8, 9, 1, 2, 4, 3, bytes(16), 7, 0x8003)))
     refused = bytearray(FRAMES[4])

@@ -133,7 +133,7 @@ def test_a_frame_with_any_byte_changed_lost_or_added_is_none():
                     assert not line.unseal(sealed, memoryview(sealed), 0, len(sealed)), (content, at)
 
 
-def test_a_sender_stops_when_the_window_is_used_up_and_goes_on_when_half_is_taken():
+def test_line_sender_stops_at_full_window_and_resumes_at_half():
     world = joined(200, 200)
     end = world.ends[0]
     world.emit(1)
@@ -155,7 +155,7 @@ def test_a_sender_stops_when_the_window_is_used_up_and_goes_on_when_half_is_take
     assert end.write(10, world.now) == 10
 
 
-def test_a_reader_with_a_small_buffer_gets_a_frame_in_pieces_and_only_then_it_counts_as_taken():
+def test_frame_is_acked_after_small_buffer_reads_all_of_it():
     world = joined(400, 400)
     end, other = world.ends
     assert end.write(180, world.now) == 180
@@ -170,7 +170,7 @@ def test_a_reader_with_a_small_buffer_gets_a_frame_in_pieces_and_only_then_it_co
     assert other.line.read(small, world.now) == 0
 
 
-def test_an_open_that_is_lost_is_sent_again_with_another_number_less_and_less_often():
+def test_lost_open_is_retried_with_backoff_and_new_number():
     world = worlds.World()
     end = world.ends[0].line
     end.open(world.now)
@@ -244,7 +244,7 @@ OUT_OF_TURN = (
 )
 
 
-def test_what_is_spoiled_on_the_wire_is_sent_again_at_once():
+def test_damaged_or_misordered_frame_is_resent_at_once():
     for which in (0, 1):
         for number, spoil in enumerate(NO_FRAMES + OUT_OF_TURN):
             world = spoiled(which, spoil)
@@ -264,7 +264,7 @@ def test_what_is_spoiled_on_the_wire_is_sent_again_at_once():
             assert not other.line.resent
 
 
-def test_what_goes_wrong_before_the_first_answer_is_asked_for():
+def test_line_asks_peer_about_lost_first_frames():
     world = settled()
     end, other = world.ends
     assert end.write(50, world.now) == 50
@@ -288,7 +288,7 @@ def test_what_goes_wrong_before_the_first_answer_is_asked_for():
     assert end.line.resent == 1
 
 
-def test_who_is_not_answered_asks_less_and_less_often_and_ends_after_a_while():
+def test_line_polls_less_often_and_ends_without_answer():
     world = settled()
     end = world.ends[0]
     assert end.write(50, world.now) == 50
@@ -326,7 +326,7 @@ def test_an_answer_to_an_older_open_is_passed_over():
     assert world.ends[1].events == [line.OPENED, line.ENDED, line.OPENED]
 
 
-def test_what_is_taken_while_it_is_sent_again_is_not_sent_any_more_and_frames_stay_whole():
+def test_resend_stops_at_acked_bytes_and_keeps_frames_intact():
     for part in range(0, 200, 3):
         world = settled()
         end, other = world.ends
@@ -350,7 +350,7 @@ def test_what_is_taken_while_it_is_sent_again_is_not_sent_any_more_and_frames_st
         assert other.read[-1][1] == end.written[-1][1]
 
 
-def test_something_missing_is_said_once_in_a_round_and_heard_once():
+def test_missing_frame_is_reported_and_resent_once_per_round():
     world = settled()
     end, other = world.ends
     for _ in range(5):
@@ -419,7 +419,7 @@ class Decay:
         return left
 
 
-def test_a_byte_in_a_thousand_that_is_lost_costs_no_connection():
+def test_losing_one_byte_in_1000_keeps_connection_open():
     for kind in range(3):
         world = joined(1000, 500)
         decay = Decay(kind)
@@ -462,7 +462,7 @@ def test_an_accept_that_comes_twice_ends_the_connection():
     world.recover()
 
 
-def test_an_open_with_another_version_or_a_window_that_is_none_is_not_answered():
+def test_open_with_bad_version_or_window_gets_no_answer():
     for content in ([1, 1, 0, 2, 0, 0, 1], [1, 1, 0, 1, 0, 63, 0], [1, 1, 0, 1, 0, 0, 0x80]):
         world = worlds.World()
         world.arrive(1, b"\0" + frame(bytes(content)))
@@ -477,7 +477,7 @@ def test_an_open_with_another_version_or_a_window_that_is_none_is_not_answered()
     assert raises(ValueError, line.Line, True, 64, 0, 510, 3)
 
 
-def test_an_end_that_has_started_anew_is_told_of_connections_that_it_does_not_have():
+def test_restarted_line_end_closes_former_connection():
     for which in (0, 1):
         world = joined(2000, 2000)
         fresh = worlds.End(which == 0, 200, 50, 512)
@@ -493,7 +493,7 @@ def test_an_end_that_has_started_anew_is_told_of_connections_that_it_does_not_ha
         world.recover()
 
 
-def test_a_wire_that_is_dead_one_way_ends_the_connection_and_both_ends_say_why():
+def test_one_way_dead_wire_closes_both_ends_with_reason():
     for which in (0, 1):
         world = settled()
         began = world.now
@@ -520,7 +520,7 @@ def test_an_opener_that_has_started_anew_is_heard_at_once():
     assert world.connected()
 
 
-def test_silence_ends_a_connection_and_sending_now_and_then_keeps_it():
+def test_silence_ends_line_connection_and_traffic_keeps_it():
     world = joined()
     for _ in range(100):
         world.wait(700)

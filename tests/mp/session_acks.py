@@ -45,7 +45,7 @@ def test_session_ack_after_the_recoverable_timeout() -> None:
 
 
 @rule("B-121", "B-255", "B-107", "B-135")
-def test_session_ack_for_express_messages_waits_half_the_ack_timeout() -> None:
+def test_express_session_ack_waits_half_ack_timeout() -> None:
     sender, receiver = ends.open_pair()
     sender.send(b"x", "express")
     sender.pump(0)
@@ -64,7 +64,7 @@ def test_session_ack_for_express_messages_waits_half_the_ack_timeout() -> None:
 
 @rule("B-125", "B-126", "B-263", "B-100", "OP-1", "OP-14", "A-12", "A-51", "B-105", "B-322")
 @parametrize("delivery", ["express", "recoverable", "transactional"])
-def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delivery: str) -> None:
+def test_session_ack_piggybacks_after_three_quarters_of_delay(delivery: str) -> None:
     sender, receiver = ends.open_pair()
     sender.send(b"x")
     sender.pump(0)
@@ -93,7 +93,7 @@ def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delive
 
 @rule("B-437", "B-443", "A-17")
 @parametrize("now", [20, 499, 600])
-def test_an_acknowledgement_carries_no_session_header_and_goes_behind_a_session_ack(now: int) -> None:
+def test_ack_has_no_session_header_and_follows_session_ack(now: int) -> None:
     order_ack = acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
     final_ack = acks.final_ack(ends.ORDER_QUEUE, ends.RECEIVER, 2, 0, 1, 7, 1, 0, ends.SENDER, 1, 0x4000)
     for ack, recoverable in ((order_ack, False), (final_ack, True)):
@@ -148,14 +148,14 @@ def test_a_session_ack_has_to_count_exactly(sent, recoverable):
 
 
 @rule("B-229", "B-436")
-def test_an_acknowledgement_of_what_was_never_sent_closes() -> None:
+def test_ack_of_unsent_message_closes_session() -> None:
     for words in ((1, 0, 0, 0, 0, 64, 0), (0, 1, 1, 0, 0, 64, 0)):
         sender, _ = ends.open_pair()
         assert end_of(sender.receive(bytes(compose.session_ack(array("I", words))), 0)).rule == "B-229"
 
 
 @rule("B-134", "B-148", "B-149", "B-167", "B-228", "A-27")
-def test_a_silent_peer_is_noticed_after_one_to_two_periods_and_a_quiet_one_is_not() -> None:
+def test_silent_peer_times_out_but_idle_peer_does_not() -> None:
     sender, receiver = ends.open_pair()
     sender.send(b"x")
     sender.pump(0)
@@ -197,7 +197,7 @@ def test_a_packet_that_takes_long_is_no_silence() -> None:
 
 
 @rule("B-181", "B-147")
-def test_a_part_of_a_handshake_does_not_keep_a_session_that_is_idle_then() -> None:
+def test_split_handshake_does_not_delay_idle_timeout() -> None:
     acceptor = session.Session(False, ends.RECEIVER, 0)
     initiator = session.Session(True, ends.SENDER, 0)
     initiator.connected(0)
@@ -231,7 +231,7 @@ def _read_in_place(at: session.Session, data: bytes) -> "list[object]":
 
 
 @rule("B-253", "B-048")
-def test_an_order_ack_that_is_read_in_place_makes_a_direct_session_too() -> None:
+def test_order_ack_read_in_place_makes_session_direct() -> None:
     for direct in (True, False):
         sender, _ = ends.open_pair()
         name = ends.ORDER_QUEUE if direct else headers.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID)
@@ -242,7 +242,7 @@ def test_an_order_ack_that_is_read_in_place_makes_a_direct_session_too() -> None
 
 
 @rule("B-106")
-def test_a_malformed_session_header_is_noticed_in_an_order_ack_that_is_read_in_place() -> None:
+def test_malformed_session_header_in_order_ack_is_detected() -> None:
     ack = acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
     sender, receiver = ends.open_pair()
     for now in (0, 1000):  # the second time it is like one before
@@ -264,7 +264,7 @@ def test_a_malformed_session_header_is_noticed_in_an_order_ack_that_is_read_in_p
 
 
 @rule("B-169")
-def test_an_order_ack_that_says_it_has_a_header_more_is_not_like_one_before() -> None:
+def test_order_ack_with_false_header_flag_closes_session() -> None:
     ack = acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
     wrong = bytearray(ack)
     wrong[2] |= 0x20  # DH: a DebugHeader, which is not there
@@ -279,7 +279,7 @@ def test_an_order_ack_that_says_it_has_a_header_more_is_not_like_one_before() ->
 
 
 @rule("B-123", "B-277", "B-280", "A-11")
-def test_a_full_bit_field_is_sent_before_the_next_message_is_recorded() -> None:
+def test_full_ack_bit_field_is_sent_before_next_message() -> None:
     sender, receiver = ends.Sender(), ends.Receiver()
     sender.connect(0, Settings(window_size=200))
     receiver.accept(0, Settings(window_size=200))
@@ -313,7 +313,7 @@ def test_progress_puts_the_back_off_to_its_first_interval() -> None:
 
 
 @rule("B-096", "B-317", "B-318")
-def test_what_waits_elsewhere_keeps_its_number_and_its_sequence() -> None:
+def test_left_out_message_keeps_its_number_and_sequence() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(7))
     packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
     offset = parse.transaction_offset(packet)
@@ -337,7 +337,7 @@ def test_what_waits_elsewhere_keeps_its_number_and_its_sequence() -> None:
 
 
 @rule("B-232", "B-318")
-def test_an_order_ack_that_came_before_the_table_had_its_message_counts_when_it_comes_again() -> None:
+def test_resent_order_ack_settles_message_added_meanwhile() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(7), rolls=False)
     packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
     entry = stream.number(packet, parse.transaction_offset(packet), 1, 1)
@@ -419,7 +419,7 @@ def test_a_private_name_does_not_make_a_direct_session() -> None:
 
 
 @rule("B-345", "B-346", "B-128", "B-108", "B-130", "B-041")
-def test_a_paused_queue_asks_for_one_message_at_a_time_until_it_is_resumed() -> None:
+def test_paused_receiver_keeps_window_at_one_until_resumed() -> None:
     sender, receiver = ends.open_pair()
     for _ in range(5):
         sender.send(b"x", "recoverable")
@@ -453,7 +453,7 @@ def test_a_paused_queue_asks_for_one_message_at_a_time_until_it_is_resumed() -> 
 
 
 @rule("B-345", "B-281", "B-121")
-def test_what_is_not_yet_stored_when_a_queue_is_paused_is_acknowledged_later():
+def test_unstored_message_is_acknowledged_after_pause_ends():
     sender, receiver = ends.open_pair(settings=Settings(ack_wait_timeout=20001))
     receiver.hold = True
     sender.send(b"x", "express")
@@ -475,7 +475,7 @@ def test_what_is_not_yet_stored_when_a_queue_is_paused_is_acknowledged_later():
 
 
 @rule("B-125", "B-126", "B-121", "B-281")
-def test_a_header_that_rides_along_leaves_the_timer_running_for_what_is_not_yet_stored():
+def test_piggybacked_ack_keeps_timer_for_unstored_message():
     sender, receiver = ends.open_pair()
     receiver.hold = True
     sender.send(b"x", "express")
@@ -488,7 +488,7 @@ def test_a_header_that_rides_along_leaves_the_timer_running_for_what_is_not_yet_
 
 
 @rule("B-430", "B-434")
-def test_what_follows_an_answer_to_the_handshake_may_come_in_part():
+def test_packet_after_handshake_may_arrive_in_parts():
     parameters = bytes(compose.connection_parameters(500, 20000, 64))
     for size in range(len(parameters)):
         acceptor = session.Session(False, ends.RECEIVER, 0)
@@ -500,7 +500,7 @@ def test_what_follows_an_answer_to_the_handshake_may_come_in_part():
 
 
 @rule("B-345")
-def test_there_is_nothing_to_pause_before_a_session_is_open_or_after_it() -> None:
+def test_pause_and_resume_do_nothing_outside_open_session() -> None:
     for state, subject in states().items():
         subject.data_to_send()
         if state == connection.OPEN:

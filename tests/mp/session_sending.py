@@ -14,7 +14,7 @@ INTERVALS = (10,) * 3 + (20,) * 3 + (30,) * 3 + (40,)  # short ones in place of 
 
 
 @rule("B-300", "B-299", "B-157", "B-069")
-def test_what_was_being_sent_when_the_connection_broke_goes_again_as_it_was():
+def test_in_flight_messages_are_resent_unchanged_on_reconnect():
     sender, receiver = ends.open_pair()
     for delivery in ("transactional", "express", "recoverable"):
         sender.send(b"body", delivery)
@@ -33,7 +33,7 @@ def test_what_was_being_sent_when_the_connection_broke_goes_again_as_it_was():
 
 
 @rule("B-220", "B-306", "B-310", "A-45")
-def test_what_the_window_held_back_goes_out_in_table_order_when_it_opens():
+def test_window_releases_held_messages_in_table_order():
     sender, receiver = ends.Sender(), ends.Receiver()
     sender.connect(0, Settings(window_size=4))
     receiver.accept(0)
@@ -85,7 +85,7 @@ def test_both_orders_of_acknowledgement_end_alike(journal, order):
 
 
 @rule("B-012", "B-077", "B-222", "B-223", "B-290")
-def test_a_forwarded_transactional_message_is_settled_by_its_bit_and_leaves_the_stream_alone():
+def test_session_ack_bit_settles_forwarded_transactional_message():
     sender, receiver = ends.open_pair()
     packet = build.user_message(ends.RECEIVER, 77, ends.DESTINATION, b"", delivery="transactional")
     offset = parse.transaction_offset(packet)
@@ -114,7 +114,7 @@ def test_a_forwarded_transactional_message_is_settled_by_its_bit_and_leaves_the_
 
 
 @rule("B-321", "B-134", "B-228")
-def test_the_wait_for_a_session_ack_runs_from_the_first_message_not_the_last():
+def test_session_ack_timeout_starts_at_first_message():
     sender, _ = ends.open_pair()
     for now in (0, 15000, 30000):
         sender.send(b"x", "recoverable")

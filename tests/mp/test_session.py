@@ -30,7 +30,7 @@ assert {session_acks, session_sending}, "imported, so that their tests are known
 
 
 @rule("B-181", "B-204", "B-185", "B-205", "B-207", "B-208", "A-39", "OP-3", "B-049")
-def test_a_request_without_server_guid_is_accepted_and_answered_with_the_own_one() -> None:
+def test_request_without_server_guid_is_answered_with_own_guid() -> None:
     initiator = session.Session(True, ends.SENDER, 5)
     initiator.connected(5)
     request = parse.parse(initiator.data_to_send())
@@ -59,7 +59,7 @@ def test_a_request_without_server_guid_is_accepted_and_answered_with_the_own_one
 
 
 @rule("B-207", "B-208", "B-209")
-def test_a_request_for_another_queue_manager_is_refused_with_an_answer() -> None:
+def test_session_answers_and_refuses_foreign_server_guid() -> None:
     initiator = session.Session(True, ends.SENDER, 0, remote_guid=b"\x01" * 16)
     initiator.connected(0)
     acceptor = session.Session(False, ends.RECEIVER, 0)
@@ -119,7 +119,7 @@ def _samples() -> dict[str, bytes]:
 
 @rule("B-180", "B-182", "B-183", "B-184", "B-186", "B-187", "B-188", "B-434")
 @parametrize(("state", "kind"), [(state, kind) for state in sorted(states()) for kind in sorted(_samples())])
-def test_every_packet_in_every_state_is_either_in_the_table_or_closes(state: str, kind: str) -> None:
+def test_packet_outside_state_table_closes_session(state: str, kind: str) -> None:
     subject = states()[state]
     events = subject.receive_data(_samples()[kind], 1)
     if (state, kind) in [row[:2] for row in session.TABLE]:
@@ -134,7 +134,7 @@ def test_every_packet_in_every_state_is_either_in_the_table_or_closes(state: str
 
 
 @rule("B-434", "B-433")
-def test_an_unestablished_session_does_not_wait_for_the_rest_of_a_message() -> None:
+def test_unestablished_session_refuses_partial_message() -> None:
     acceptor = session.Session(False, ends.RECEIVER, 0)
     assert end_of(acceptor.receive_data(_samples()["UserMessage"][:16], 0)).rule == "B-434"
     acceptor = session.Session(False, ends.RECEIVER, 0)
@@ -145,7 +145,7 @@ def test_an_unestablished_session_does_not_wait_for_the_rest_of_a_message() -> N
 
 @rule("B-168", "B-169", "B-004")
 @parametrize(("offset", "rule_number"), [(0, "B-168"), (4, "B-168"), (11, "B-429")])
-def test_a_malformed_packet_closes_with_its_rule_and_changes_nothing_else(offset: int, rule_number: str) -> None:
+def test_malformed_packet_closes_session_with_its_rule(offset: int, rule_number: str) -> None:
     _, receiver = ends.open_pair()
     packet = bytearray(_samples()["UserMessage"])
     packet[offset] ^= 0xFF
@@ -175,7 +175,7 @@ def test_transport_closed_once() -> None:
 
 
 @rule("B-030", "B-044", "B-161", "B-181", "B-185", "B-218")
-def test_a_session_begins_in_waiting_ec_msg_and_with_a_full_initialization_time():
+def test_session_starts_waiting_for_ec_with_full_init_timeout():
     for initiator in (True, False):
         subject = session.Session(initiator, ends.SENDER, 1000)
         assert subject.state == connection.WAITING_EC_MSG
@@ -263,7 +263,7 @@ def test_the_smaller_window_counts_on_both_sides(own, other, room):
 
 
 @rule("B-129", "B-130", "B-106")
-def test_a_window_that_the_peer_made_small_is_doubled_every_half_minute():
+def test_small_peer_window_doubles_every_30_seconds():
     sender, _ = ends.open_pair()
     for _ in range(200):
         sender.send(b"x")
@@ -327,7 +327,7 @@ def test_a_slow_line_gets_more_time():
 
 
 @rule("B-134")
-def test_the_wait_for_a_session_ack_is_doubled_for_direct_format_names_only():
+def test_session_ack_timeout_doubles_for_direct_names_only():
     for guid, received, period in (
         (bytes(16), None, 2),
         (ends.RECEIVER, None, 1),
@@ -353,7 +353,7 @@ def test_the_wait_for_a_session_ack_is_doubled_for_direct_format_names_only():
 
 
 @rule("A-28", "B-132", "B-147", "B-041")
-def test_a_session_is_not_closed_as_idle_while_its_owner_needs_it():
+def test_idle_session_stays_open_while_owner_needs_it():
     _, receiver = ends.open_pair(settings=Settings(cleanup_timeout=100000))
     needed = [True]
     receiver.session.is_needed = lambda: needed[0]

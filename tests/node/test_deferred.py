@@ -147,7 +147,7 @@ class Model:
 @given(seed=st.integers(0, 2**32 - 1))
 @example(seed=59)  # a look for what has ended went on behind all that was left
 @settings(max_examples=30)
-def test_each_message_ends_once_in_order_and_whoever_asks_is_told(jumps: bool, seed: int) -> None:
+def test_each_message_ends_once_in_order_and_is_reported(jumps: bool, seed: int) -> None:
     """jumps: MessageIDs go on at a distance with each start, as they do outside of tests."""
     dice = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:

@@ -52,7 +52,7 @@ def letters(board: Board) -> list[int]:
 
 @pytest.mark.rule("C-01", "C-04", "C-09", "C-24")
 @pytest.mark.parametrize("journal", [JN, JP])
-def test_messages_that_nobody_receives_do_not_hold_up_those_behind_them(journal: int) -> None:
+def test_unreceived_messages_do_not_block_later_messages(journal: int) -> None:
     board = Board(hold=HOLD)
     for k in range(COUNT):
         board.send(b"%d" % k, journal=journal)
@@ -68,7 +68,7 @@ def test_messages_that_nobody_receives_do_not_hold_up_those_behind_them(journal:
 
 @pytest.mark.rule("C-26", "C-33", "C-35", "B-391")
 @pytest.mark.parametrize("how", power.WAYS)
-def test_each_makes_its_dead_letter_once_whatever_the_order_and_the_starts(how: str) -> None:
+def test_each_purge_makes_one_dead_letter_over_restarts(how: str) -> None:
     board = filled()
     dice = power.Dice(5)
     left = list(range(1, COUNT + 1))
@@ -105,7 +105,7 @@ def test_dead_letters_stand_in_the_order_of_their_numbers() -> None:
 
 @pytest.mark.rule("C-25", "C-26", "C-33", "B-245")
 @pytest.mark.parametrize("message_class", [RECEIVED, PURGED])
-def test_a_final_ack_finds_a_message_whose_order_ack_a_power_cut_has_taken(message_class: int) -> None:
+def test_final_ack_settles_message_with_order_ack_lost(message_class: int) -> None:
     """It waits on the flash again, behind as many as are in memory, and would never hear of its FinalAck once more."""
     board = filled()
     board.restart()
@@ -156,7 +156,7 @@ def test_each_expires_once_in_the_order_of_numbers(restarts: bool) -> None:
 
 
 @pytest.mark.rule("C-23")
-def test_what_expires_waits_until_those_before_it_were_told() -> None:
+def test_expiry_waits_until_earlier_failures_are_reported() -> None:
     board = filled(properties={"ttbr": 10})
     board.time = 100
     counts = []
@@ -169,7 +169,7 @@ def test_what_expires_waits_until_those_before_it_were_told() -> None:
 
 
 @pytest.mark.rule("C-09", "C-23", "C-37")
-def test_what_nobody_receives_fills_the_log_until_it_expires() -> None:
+def test_unreceived_messages_fill_log_until_they_expire() -> None:
     board = Board(hold=HOLD, segment_size=2000, capacity=20000)
     accepted = 0
     try:
@@ -190,7 +190,7 @@ def test_what_nobody_receives_fills_the_log_until_it_expires() -> None:
 
 
 @pytest.mark.rule("C-80", "C-85", "B-371", "C-29")
-def test_the_application_hears_what_becomes_of_its_message() -> None:
+def test_flash_only_message_reports_its_outcome() -> None:
     board = Board(hold=8)
     sent = [board.send(b"%d" % k, journal=JN) for k in range(20)]
     assert not sent[3].is_settled()  # asked before
@@ -217,7 +217,7 @@ def test_the_application_hears_what_becomes_of_its_message() -> None:
 
 
 @pytest.mark.rule("C-23", "C-33")
-def test_what_was_accepted_before_the_clock_was_set_expires_later_never_earlier() -> None:
+def test_message_accepted_before_clock_set_never_expires_early() -> None:
     board = Board(hold=HOLD, segment_size=4000, quota=1 << 20)
     known = board.node.clock.time
     board.node.clock.time = lambda: 0
@@ -235,7 +235,7 @@ def test_what_was_accepted_before_the_clock_was_set_expires_later_never_earlier(
         assert len(board.told) == count
 
 
-def test_what_cannot_be_read_costs_the_record_that_was_hit() -> None:
+def test_corrupt_record_loses_only_itself() -> None:
     """It is said that it is lost; the others end as ever."""
     dice = random.Random(4)
     for _ in range(12):

@@ -181,7 +181,7 @@ class World:
             self.now += 100
 
 
-def test_whoever_rescues_an_outbox_is_told_from_whom_a_message_is(tmp_path: Path) -> None:
+def test_rescue_shows_sender_of_each_incoming_message(tmp_path: Path) -> None:
     world = World(tmp_path / "host")
     world.send(b"on")
     world.run()
@@ -196,7 +196,7 @@ def test_whoever_rescues_an_outbox_is_told_from_whom_a_message_is(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", list(NAMES))
-def test_a_host_learns_what_became_of_a_message_to_a_board(tmp_path: Path, name: str) -> None:
+def test_host_learns_outcome_of_message_to_board(tmp_path: Path, name: str) -> None:
     world = World(tmp_path, name, inbox_quota=(100000, 4))
     first, second, third = world.send(b"on", b"off", b"no", dead_letter=True)
     world.run()
@@ -219,7 +219,7 @@ def test_a_host_learns_what_became_of_a_message_to_a_board(tmp_path: Path, name:
     assert answers == [confirm.STORED] * 4 + [confirm.DISCARDED] * 2, "the inbox is full"
 
 
-def test_a_board_that_opens_the_session_sends_and_receives_over_it(tmp_path: Path) -> None:
+def test_board_sends_and_receives_over_session_it_opens(tmp_path: Path) -> None:
     world = World(tmp_path)
     queue = world.node.queue("DIRECT=TCP:10.0.0.1\\private$\\line1")
     readings = [queue.put(b"%d" % k, dead_letter=True) for k in range(3)]
@@ -250,7 +250,7 @@ SMALL = {"capacity": 3000, "segment_size": 1000, "inbox_quota": (100000, 100)}
 
 @pytest.mark.rule("B-110", "B-285")
 @pytest.mark.parametrize("name", list(NAMES))
-def test_what_found_no_room_comes_again_as_soon_as_there_is_some(tmp_path: Path, name: str) -> None:
+def test_full_inbox_message_is_resent_as_soon_as_there_is_room(tmp_path: Path, name: str) -> None:
     """Only the session says it, by its end: no acknowledgement, and no wait for the sender's own resend (505 s)."""
     world = World(tmp_path, name, **SMALL)
     bodies = [b"%d" % k + bytes(300) for k in range(12)]
@@ -289,7 +289,7 @@ def test_a_full_board_delivers_its_own_messages_which_makes_room(tmp_path: Path)
 
 @pytest.mark.rule("B-285")
 @pytest.mark.parametrize("size", [3000, 9000], ids=["in one buffer", "in parts"])
-def test_a_message_on_a_slow_line_is_not_cut_off_by_what_finds_no_room(
+def test_full_inbox_does_not_interrupt_message_on_slow_line(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It travels for longer than the session of what finds no room lasts: in each it would begin again."""
@@ -338,7 +338,7 @@ def test_one_board_sends_to_another_that_listens() -> None:
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
-def test_messages_for_a_board_wait_while_acknowledgements_for_it_go(tmp_path: Path) -> None:
+def test_hold_on_board_messages_does_not_hold_acks(tmp_path: Path) -> None:
     """They are two outgoing queues: putting one on hold, or emptying it, does nothing to the other."""
     world = World(tmp_path)
     world.send(b"on")
@@ -357,7 +357,7 @@ def test_messages_for_a_board_wait_while_acknowledgements_for_it_go(tmp_path: Pa
 
 @pytest.mark.parametrize("name", list(NAMES))
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SEEDS", "2"))))
-def test_each_command_is_handled_once_and_in_order_whoever_dies(tmp_path: Path, name: str, seed: int) -> None:
+def test_commands_are_handled_once_in_order_despite_kills(tmp_path: Path, name: str, seed: int) -> None:
     print("seed", seed)
     draw = random.Random(seed)
     dice = power.Dice(seed + 1)

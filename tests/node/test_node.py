@@ -57,7 +57,7 @@ async def test_a_message_is_accepted_then_stored(tmp_path: Path) -> None:
 @pytest.mark.rule("A-08", "A-45", "B-158", "B-217", "B-297", "B-299", "B-301", "B-317", "B-318")
 @given(seed=st.integers(0, 2**32 - 1), hold=st.sampled_from((2, 8, 500)))
 @settings(max_examples=2, deadline=None)
-def test_every_message_once_and_in_order_over_a_link_that_keeps_breaking(seed: int, hold: int) -> None:
+def test_breaking_link_delivers_each_message_once_in_order(seed: int, hold: int) -> None:
     dice = random.Random(seed)
     sizes = [dice.choice((0, 20, 300, 5000)) for _ in range(40)]
     handshake = 1500  # bytes; not too many cuts in it, for each doubles the wait
@@ -81,7 +81,7 @@ def test_every_message_once_and_in_order_over_a_link_that_keeps_breaking(seed: i
 
 
 @pytest.mark.rule("B-054", "B-056", "B-057", "B-072", "B-098", "B-162", "B-301", "A-21", "A-34")
-async def test_what_waits_survives_a_restart_and_keeps_its_numbers(tmp_path: Path) -> None:
+async def test_pending_messages_and_numbers_survive_restart(tmp_path: Path) -> None:
     destination = Destination()
     node = Node(str(tmp_path))
     for name in (LINE, ALARMS):
@@ -125,7 +125,7 @@ async def test_one_session_carries_all_queues_of_an_address(tmp_path: Path) -> N
 
 
 @pytest.mark.rule("B-009", "B-115", "B-241", "B-244", "B-245", "A-16")
-async def test_a_refused_message_is_told_apart(tmp_path: Path) -> None:
+async def test_rejected_message_is_dead_lettered_and_others_stored(tmp_path: Path) -> None:
     destination = await Destination(refuse=lambda arrived: 0x8003 if arrived.body == b"1" else 0).start()
     node = make(destination, tmp_path)
     queue = node.queue(LINE)
@@ -143,7 +143,7 @@ async def test_a_refused_message_is_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("B-009", "B-244")
-async def test_a_message_of_an_earlier_life_that_is_refused_is_told_too(tmp_path: Path) -> None:
+async def test_on_failed_reports_refused_message_sent_before_restart(tmp_path: Path) -> None:
     destination = await Destination(refuse=lambda _: 0x8000).start()
     node = Node(str(tmp_path))
     await node.queue(LINE).send(b"1")
@@ -160,7 +160,7 @@ async def test_a_message_of_an_earlier_life_that_is_refused_is_told_too(tmp_path
     await destination.stop()
 
 
-async def test_a_connection_is_told_when_it_is_up_and_down_and_why(tmp_path: Path) -> None:
+async def test_on_connection_reports_connect_disconnect_and_reason(tmp_path: Path) -> None:
     """Attempts that fail for the same reason are told once."""
     destination = await Destination().start()
     told: list[str] = []
@@ -194,7 +194,7 @@ async def test_a_connection_is_told_when_it_is_up_and_down_and_why(tmp_path: Pat
     await destination.stop()
 
 
-async def test_what_ends_delivery_is_told_to_whoever_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fatal_delivery_error_is_raised_to_every_waiter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     destination = await Destination().start()
     node = Node(str(tmp_path), connect=("127.0.0.1", destination.port))
     first, second = [await node.queue(LINE).send(body) for body in (b"1", b"2")]
@@ -216,7 +216,7 @@ async def test_what_ends_delivery_is_told_to_whoever_waits(tmp_path: Path, monke
     await destination.stop()
 
 
-async def test_who_waits_for_a_message_when_the_node_is_closed_is_told() -> None:
+async def test_close_wakes_waiters_with_an_error() -> None:
     node = Node("", files=power.Disk(), connect=Nowhere(), hold=4)  # type: ignore[arg-type]
     async with node:
         messages = [await node.queue(LINE).send(b"%d" % k) for k in range(12)]
@@ -258,7 +258,7 @@ async def test_nothing_leaves_before_it_is_durable() -> None:
 
 
 @pytest.mark.rule("B-136", "B-151", "B-273")
-async def test_what_gets_no_order_ack_is_sent_again_on_the_same_session() -> None:
+async def test_message_without_order_ack_is_resent_on_same_session() -> None:
     destination = await Destination(order_ack_timeout=1 << 30).start()
     node = make(destination, files=power.Disk())
     queue = node.queue(LINE)
@@ -402,7 +402,7 @@ async def test_a_full_outbox_refuses_until_something_is_stored(tmp_path: Path) -
 
 
 @pytest.mark.rule("B-133", "B-189")
-async def test_it_tries_again_until_somebody_listens(tmp_path: Path) -> None:
+async def test_node_retries_until_destination_listens(tmp_path: Path) -> None:
     destination = await Destination().start()
     port = destination.port
     await destination.stop()
@@ -417,7 +417,7 @@ async def test_it_tries_again_until_somebody_listens(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("B-147", "B-190")
-async def test_an_idle_session_ends_and_comes_back_with_the_next_message(tmp_path: Path) -> None:
+async def test_idle_session_closes_and_reconnects_for_next_message(tmp_path: Path) -> None:
     destination = await Destination().start()
     node = make(destination, tmp_path, settings=Settings(cleanup_timeout=100))
     queue = node.queue(LINE)
@@ -459,7 +459,7 @@ async def test_a_peer_that_talks_nonsense_is_left(tmp_path: Path) -> None:
     await destination.stop()
 
 
-async def test_what_others_send_is_dropped_without_an_order_ack(tmp_path: Path) -> None:
+async def test_node_drops_incoming_messages_without_order_ack(tmp_path: Path) -> None:
     destination = await Destination().start()
     node = make(destination, tmp_path)
     queue = node.queue(LINE)

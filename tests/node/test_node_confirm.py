@@ -66,9 +66,7 @@ def test_as_on_boards(test: Any, arguments: Any) -> None:
 
 @pytest.mark.rule("C-11", "C-12", "C-13", "C-40", "C-80", "C-81")
 @pytest.mark.parametrize(("settings", "after"), [(None, 20), (confirm.Settings(xact_delay_receive_nack=3), 13)])
-async def test_a_handle_says_the_deadline_and_whether_its_state_is_final(
-    settings: confirm.Settings | None, after: int
-) -> None:
+async def test_handle_shows_deadline_and_whether_state_is_final(settings: confirm.Settings | None, after: int) -> None:
     plant = await Plant(confirmation=settings).start()
     queue = plant.node.queue(LINE)
     plain, endless = await queue.send(b"0", ttbr=10), await queue.send(b"1", dead_letter=True)
@@ -180,7 +178,7 @@ async def test_three_answers() -> None:
 
 
 @pytest.mark.rule("B-405")
-async def test_a_time_to_reach_the_queue_of_nothing_is_as_long_as_connecting_may_take() -> None:
+async def test_zero_ttrq_lasts_as_long_as_connect_timeout() -> None:
     plant = await Plant().start()
     await plant.destination.stop()
     queue = plant.node.queue(LINE)
@@ -195,7 +193,7 @@ async def test_a_time_to_reach_the_queue_of_nothing_is_as_long_as_connecting_may
 
 
 @pytest.mark.rule("C-20", "C-21", "B-311", "B-313")
-async def test_deadlines_act_without_a_connection_and_wake_who_waits() -> None:
+async def test_deadlines_expire_offline_and_wake_waiters() -> None:
     plant = await Plant().start()
     await plant.destination.stop()
     queue = plant.node.queue(LINE)
@@ -222,7 +220,7 @@ async def test_deadlines_act_without_a_connection_and_wake_who_waits() -> None:
 
 
 @pytest.mark.rule("B-094", "B-316", "B-318", "B-319", "A-34")
-async def test_the_stream_goes_on_behind_what_has_expired() -> None:
+async def test_stream_continues_behind_expired_messages() -> None:
     plant = await Plant().start()
     port = plant.destination.port
     await plant.destination.stop()
@@ -271,7 +269,7 @@ async def test_the_power_goes_between_order_ack_and_final_ack(durable: bool) -> 
 @pytest.mark.rule("B-275", "B-426", "A-22")
 @pytest.mark.rule("C-18", "B-318")
 @pytest.mark.parametrize("how", ["while it waited", "about to be sent"])
-async def test_what_has_failed_is_not_taken_for_stored_after_a_cut(how: str) -> None:
+async def test_failed_message_is_not_reported_stored_after_power_cut(how: str) -> None:
     """The OrderAck of what went out behind its gap would cover it, if the board came back without knowing of it, and
     with no clock.
     """
@@ -294,7 +292,7 @@ async def test_what_has_failed_is_not_taken_for_stored_after_a_cut(how: str) -> 
     await plant.stop()
 
 
-async def test_an_older_sequence_is_gone_for_good_before_a_newer_one_is_sent() -> None:
+async def test_old_sequence_is_acked_durably_before_new_one_is_sent() -> None:
     """Else it could come back after a cut, would be refused for ever, and hold up what is behind it."""
     plant = await Plant().start()
     port = plant.destination.port

@@ -149,7 +149,7 @@ class Board:
 @pytest.mark.rule(
     "B-054", "B-056", "B-057", "B-072", "B-098", "B-158", "B-162", "B-301", "B-317", "A-08", "C-25", "C-33"
 )
-def test_killed_at_any_step_it_neither_loses_nor_repeats_a_message(tmp_path: Path) -> None:
+def test_killed_node_neither_loses_nor_repeats_messages(tmp_path: Path) -> None:
     seed = new_seed()
     print("seed", seed, "on", BOARD if BOARD.exists() else sys.executable)
     dice, of_link = random.Random(seed), random.Random(seed + 1)
@@ -247,7 +247,7 @@ def test_two_programs_never_have_one_folder(tmp_path: Path, interpreter: Path) -
     assert again().stdout == "open\n", "a killed program holds nothing"
 
 
-def test_a_forked_process_writes_nothing_into_the_outbox_of_its_parent(tmp_path: Path) -> None:
+def test_forked_process_cannot_write_outbox_of_its_parent(tmp_path: Path) -> None:
     """Both wrote over each other, for a process has the files and locks of that which it was forked from."""
     node = Node(str(tmp_path / "outbox"))
     queue = node.queue(LINE)

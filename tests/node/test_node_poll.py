@@ -130,7 +130,7 @@ def test_a_message_is_given_up_without_asyncio() -> None:
         node.delete(message)
 
 
-def test_what_ends_delivery_is_raised_by_every_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fatal_delivery_error_is_raised_by_every_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     with elsewhere() as destination:
         node = reach(destination)
         message = node.queue(LINE).put(b"1")
@@ -148,7 +148,7 @@ def test_what_ends_delivery_is_raised_by_every_poll(monkeypatch: pytest.MonkeyPa
         node.close_now()
 
 
-def test_nobody_answers_and_poll_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poll_does_not_block_on_unanswered_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener whose backlog is full takes no connection and refuses none."""
     monkeypatch.setattr("ordack.node.talk.link.CONNECT_TIMEOUT_S", LONG_MS)
     with socket.socket() as silent:
@@ -196,7 +196,7 @@ def both(*nodes: Node) -> Callable[[Callable[[], bool]], None]:
     return go
 
 
-def test_only_so_many_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_limits_accepted_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ordack.node.talk.peer.ACCEPTED_MAX", 2)
     port = own_port()
     board = Node("", files=power.Disk(), listen=("127.0.0.1", port))
@@ -218,7 +218,7 @@ def test_only_so_many_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     board.close_now()
 
 
-def test_a_port_that_is_taken_is_tried_again() -> None:
+def test_node_retries_occupied_listen_port() -> None:
     port = own_port()
     with socket.create_server(("127.0.0.1", port)):
         board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
@@ -228,7 +228,7 @@ def test_a_port_that_is_taken_is_tried_again() -> None:
     board.close_now()
 
 
-def test_a_session_stays_open_for_a_receiver_and_comes_back() -> None:
+def test_node_with_inbox_reconnects_after_idle_close() -> None:
     with elsewhere() as destination:
         node = reach(destination, settings=Settings(cleanup_timeout=50))
         node.inbox("commands")
@@ -239,7 +239,7 @@ def test_a_session_stays_open_for_a_receiver_and_comes_back() -> None:
 # ---- in tasks of asyncio ------------------------------------------------------------------------------
 
 
-async def test_a_send_that_is_cancelled_is_accepted_all_the_same() -> None:
+async def test_cancelled_send_still_accepts_message() -> None:
     disk = power.Disk()
     node = Node("", files=disk)
     task = asyncio.create_task(node.queue(LINE).send(b"1"))
@@ -323,7 +323,7 @@ def test_both_forms_of_a_program_react_at_once(interpreter: str, tmp_path: Path)
 
 
 @pytest.mark.rule("B-020")
-async def test_a_message_has_its_own_number_when_the_ones_before_it_are_given_up() -> None:
+async def test_message_keeps_its_id_when_earlier_ones_are_discarded() -> None:
     time = [1_800_000_000]
     disk = power.Disk()
     node = Node("", files=disk, clock=lambda: time[0])
@@ -348,7 +348,7 @@ async def test_a_message_has_its_own_number_when_the_ones_before_it_are_given_up
 
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("where", ["deadlines.check", "backlog.refill", "commits.log"])
-def test_too_little_memory_ends_nothing_and_leaves_nothing_behind(where: str, is_done: bool) -> None:
+def test_memory_error_stops_no_delivery_and_leaves_outbox_empty(where: str, is_done: bool) -> None:
     with elsewhere() as destination:
         node = reach(destination)
         sent = node.queue(LINE).put_all([b"0", b"1", b"2"])
@@ -374,9 +374,7 @@ def test_too_little_memory_ends_nothing_and_leaves_nothing_behind(where: str, is
 
 
 @pytest.mark.parametrize("room", [2, 0])
-def test_a_node_without_memory_for_more_goes_on_with_fewer_or_says_so(
-    room: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_node_short_of_memory_sends_fewer_at_once_or_reports_it(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many messages have room in memory, and later all of them. What waits is on the flash, as after a start."""
     count = 100 if room else 300
     with elsewhere() as destination:
@@ -445,7 +443,7 @@ def half_sent(destination: Destination) -> Iterator[tuple[Node, OutboxMessage]]:
     node.close_now()
 
 
-def test_a_message_that_ends_while_it_is_sent_leaves_nothing_half() -> None:
+def test_deleting_half_sent_message_leaves_no_partial_delivery() -> None:
     with elsewhere() as destination, half_sent(destination) as (node, message):
         node.delete(message)
         after = node.queue(LINE).put(b"after")
@@ -455,7 +453,7 @@ def test_a_message_that_ends_while_it_is_sent_leaves_nothing_half() -> None:
         assert message.conclusion().answer == confirm.DISCARDED
 
 
-def test_a_large_message_goes_on_from_where_it_was_copied_to() -> None:
+def test_half_sent_message_resumes_from_its_copied_record() -> None:
     with elsewhere() as destination, half_sent(destination) as (node, message):
         box = node.outbox
         at = message.segment, message.offset

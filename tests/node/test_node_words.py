@@ -57,7 +57,7 @@ def test_a_queue_that_cannot_be_reached_is_refused_at_once(name: str, why: str) 
 
 @pytest.mark.parametrize("address", ["10.0.0.5:1801", ("10.0.0.5", "1801"), ("10.0.0.5", 65536), ["10.0.0.5", 1801]])
 @pytest.mark.parametrize("where", ["connect", "listen"])
-def test_an_address_that_is_none_is_refused_at_once(where: str, address: Any) -> None:
+def test_node_refuses_invalid_address(where: str, address: Any) -> None:
     with pytest.raises(ValueError, match=where + " is "):
         Node("", files=power.Disk(), **{where: address})
 
@@ -89,7 +89,7 @@ def test_an_address_that_is_none_is_refused_at_once(where: str, address: Any) ->
         {"inbox_quota": ("1 MB", 10)},
     ],
 )
-def test_an_argument_that_cannot_be_is_refused_at_once_with_its_name_and_value(wrong: dict[str, Any]) -> None:
+def test_node_refuses_invalid_argument_with_name_and_value(wrong: dict[str, Any]) -> None:
     ((name, value),) = wrong.items()
     with pytest.raises(ValueError, match=name + " is .*, not ") as raised:
         Node("", files=power.Disk(), **wrong)
@@ -101,7 +101,7 @@ def test_an_argument_that_cannot_be_is_refused_at_once_with_its_name_and_value(w
     "clock", [lambda: 1 << 32, lambda: 0xF0000000, lambda: (1 << 32) - 1, lambda: 1 << 40, lambda: 0, lambda: -5]
 )
 @pytest.mark.rule("B-401")
-def test_a_clock_that_says_what_no_packet_can_is_one_that_is_not_set(clock: Any) -> None:
+def test_clock_beyond_packet_range_counts_as_unset(clock: Any) -> None:
     """A SentTime has 32 bits, until 2106, and no TimeStamp may be so late that none after it is left (B-056)."""
     node = Node("", files=power.Disk(), clock=clock)
     queue = node.queue(LINE)
@@ -113,7 +113,7 @@ def test_a_clock_that_says_what_no_packet_can_is_one_that_is_not_set(clock: Any)
     assert node.waiting == 2, "they do not expire"
 
 
-async def test_a_closed_node_says_so_and_what_to_do(tmp_path: Path) -> None:
+async def test_closed_node_error_says_to_make_a_new_node(tmp_path: Path) -> None:
     folder = str(tmp_path / "outbox")
     node = Node(folder)
     queue = node.queue(LINE)
@@ -152,7 +152,7 @@ async def test_a_closed_node_says_so_and_what_to_do(tmp_path: Path) -> None:
     again.close_now()
 
 
-async def test_a_body_that_is_no_bytes_is_refused_and_counts_nothing() -> None:
+async def test_non_bytes_body_is_refused_without_using_a_number() -> None:
     node = Node("", files=power.Disk())
     queue: DestinationQueue = node.queue(LINE)
     with pytest.raises(ValueError, match="a body is bytes"):
@@ -173,7 +173,7 @@ async def test_a_body_that_is_no_bytes_is_refused_and_counts_nothing() -> None:
 
 @pytest.mark.parametrize("more", range(5))
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: array("B", data)])
-def test_a_message_that_is_never_put_together_is_the_same(more: int, kind: Any) -> None:
+def test_body_written_directly_to_log_gives_same_packet(more: int, kind: Any) -> None:
     """Its body goes to the log from where it is, for a small heap may have no piece for all of it."""
     disk = power.Disk()
     node = Node("", files=disk, clock=lambda: 0)
@@ -197,7 +197,7 @@ def test_a_message_that_is_never_put_together_is_the_same(more: int, kind: Any) 
 
 
 @pytest.mark.rule("B-056", "A-22")
-def test_a_new_stream_is_newer_than_what_a_lost_outbox_may_have_used() -> None:
+def test_new_stream_gets_newer_sequence_id_than_lost_outbox() -> None:
     node = Node("", files=power.Disk())
     identifier = node.queue(LINE).stream.tx_sequence_id
     assert identifier >> 32 > 1700000000

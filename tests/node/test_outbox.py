@@ -35,7 +35,7 @@ def test_as_on_boards(test: Callable[[], None]) -> None:
     ("seed", "actions", "stride", "hold", "least"),
     [(1, 46, 29, 100, 900), (2, 14, 3, 100, 600), (4, 20, 61, 2, 250), (5, 26, 97, 1, 150)],
 )
-def test_a_cut_at_every_byte_of_a_workload_loses_nothing_and_repeats_no_number(
+def test_power_cut_at_every_byte_loses_nothing_repeats_no_number(
     seed: int, actions: int, stride: int, hold: int, least: int
 ) -> None:
     start = time.perf_counter()
@@ -66,7 +66,7 @@ def test_large_messages_are_cut_too() -> None:
 
 
 @pytest.mark.parametrize("step", ["append", "sync"])
-def test_numbers_that_an_error_took_back_are_used_by_the_next_message_also_after_a_restart(step: str) -> None:
+def test_rolled_back_numbers_are_reused_also_after_restart(step: str) -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     power.put(box, b"first")
@@ -248,7 +248,7 @@ def test_a_deferred_message_that_a_failed_sync_took_back_waits_nowhere() -> None
     assert (queue.deferred, box.live, handle.segment) == (0, 0, None)
 
 
-def test_a_write_that_fails_takes_with_it_what_was_not_durable_before() -> None:
+def test_failed_write_discards_earlier_undurable_messages() -> None:
     """A sync of a file of LittleFS in which a write has failed does nothing, and says that all is well."""
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID, write_bytes=520)
@@ -313,7 +313,7 @@ def test_a_file_that_cannot_be_removed_does_no_harm() -> None:
     assert len(disk.files) <= 2
 
 
-def test_the_capacity_bounds_what_is_written() -> None:
+def test_outbox_capacity_bounds_bytes_written() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID, segment_size=1000, capacity=5000)
     handles = []
@@ -371,7 +371,7 @@ def test_the_format_is_the_documented_one() -> None:
     )
 
 
-def test_a_folder_of_another_board_or_another_format_is_refused_and_left_alone() -> None:
+def test_outbox_of_other_board_or_format_is_refused_unchanged() -> None:
     disk = power.Disk()
     outbox.Outbox(disk, power.GUID)
     with pytest.raises(log.OutboxError, match="another board"):
@@ -436,7 +436,7 @@ def test_message_ids_roll_over_and_leave_out_0() -> None:
 
 
 @pytest.mark.rule("B-056", "B-079", "A-21", "A-22")
-def test_every_stream_has_a_time_stamp_of_its_own_that_never_comes_again() -> None:
+def test_each_stream_gets_unique_time_stamp() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     power.put(box, b"", LINE)
@@ -454,7 +454,7 @@ def test_every_stream_has_a_time_stamp_of_its_own_that_never_comes_again() -> No
 
 
 @pytest.mark.rule("A-22", "B-079", "B-426")
-def test_starts_are_counted_and_lift_the_time_stamps_of_a_board_without_a_clock() -> None:
+def test_start_counter_raises_time_stamps_without_a_clock() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     assert box.starts == 1
@@ -476,7 +476,7 @@ def test_starts_are_counted_and_lift_the_time_stamps_of_a_board_without_a_clock(
 @pytest.mark.rule("C-09", "C-33")
 @pytest.mark.parametrize("state", "QSOJX")
 @pytest.mark.parametrize("size", [0, 2000])
-def test_what_is_kept_does_not_hold_back_the_files_of_what_is_gone(state: str, size: int) -> None:
+def test_retained_message_does_not_block_freeing_old_segments(state: str, size: int) -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID, segment_size=1000, capacity=6000)
     held = power.put(box, b"held" + bytes(size), journal=core.USER_JN)
@@ -506,7 +506,7 @@ def test_what_is_kept_does_not_hold_back_the_files_of_what_is_gone(state: str, s
 
 
 @pytest.mark.rule("C-32", "C-33", "C-83")
-def test_only_what_may_have_been_transmitted_comes_back_as_such() -> None:
+def test_only_possibly_sent_messages_restore_as_sent() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     power.put(box, b"1")

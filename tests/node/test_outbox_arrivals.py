@@ -24,7 +24,7 @@ FLAGS = log.TRANSACTIONAL | log.RECOVERABLE
 
 
 @pytest.mark.parametrize("step", ["append", "sync"])
-def test_what_could_not_be_stored_on_arrival_does_not_count(step: str) -> None:
+def test_arrival_with_failed_write_is_not_counted(step: str) -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     come(box, b"on")
@@ -54,7 +54,7 @@ def one_taken(box: Any) -> Any:
     return box.sources[0]
 
 
-def test_nothing_comes_back_for_a_source_that_took_the_place_of_its_own() -> None:
+def test_replaced_source_restores_no_arrivals() -> None:
     """The next file begins with the new source, before it says that the old one's message is gone."""
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
@@ -65,7 +65,7 @@ def test_nothing_comes_back_for_a_source_that_took_the_place_of_its_own() -> Non
     assert [(one.guid, one.name, list(one.record)) for one in again.sources] == [(power.GUID, "settings", [0, 0, 0, 0])]
 
 
-def test_arrivals_are_bounded_by_their_number_and_by_the_capacity_and_refused_whole() -> None:
+def test_arrivals_are_limited_by_count_and_capacity() -> None:
     box = outbox.Outbox(power.Disk(), power.GUID, arrivals_max=2, capacity=2000)
     come(box, b"on")
     come(box, b"off")
@@ -144,7 +144,7 @@ def left_in(files: log.Files) -> list[bytes]:
     return bodies
 
 
-def test_files_that_do_not_grow_are_written_over_from_where_they_ended(tmp_path: Path) -> None:
+def test_fixed_size_files_continue_at_last_record(tmp_path: Path) -> None:
     box = outbox.Outbox(fixed_files(tmp_path), power.GUID, segment_size=4096, capacity=65536)
     power.put(box, b"first")
     box.close()
@@ -164,7 +164,7 @@ def test_files_that_do_not_grow_are_written_over_from_where_they_ended(tmp_path:
     assert left_in(fixed_files(tmp_path))[-1] == b"grown"
 
 
-def test_a_torn_end_of_a_file_that_does_not_grow_is_not_written_over(tmp_path: Path) -> None:
+def test_torn_end_of_fixed_size_file_is_not_overwritten(tmp_path: Path) -> None:
     box = outbox.Outbox(fixed_files(tmp_path), power.GUID, segment_size=4096, capacity=65536)
     power.put(box, b"first")
     box.close()
@@ -199,9 +199,7 @@ def test_the_begin_of_a_file_that_does_not_grow_may_be_torn(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("files_max", [0, 14])
-def test_files_that_do_not_grow_keep_to_the_capacity_and_to_a_folder_of_one_cluster(
-    tmp_path: Path, files_max: int
-) -> None:
+def test_fixed_size_files_respect_capacity_and_file_limit(tmp_path: Path, files_max: int) -> None:
     box = outbox.Outbox(fixed_files(tmp_path, files_max), power.GUID, segment_size=1024, capacity=40000)
     held = power.put(box, b"held" + bytes(300))
     waiting = []
@@ -231,7 +229,7 @@ def test_files_that_do_not_grow_keep_to_the_capacity_and_to_a_folder_of_one_clus
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_files_that_do_not_grow_keep_their_size_whatever_is_logged(tmp_path: Path, seed: int) -> None:
+def test_fixed_size_files_never_change_size(tmp_path: Path, seed: int) -> None:
     dice = power.Dice(seed)
     box = outbox.Outbox(fixed_files(tmp_path), power.GUID, segment_size=4096, capacity=24576)
     kept: list[Any] = []
@@ -282,7 +280,7 @@ def test_files_that_do_not_grow_keep_their_size_whatever_is_logged(tmp_path: Pat
     assert len(files) > 4
 
 
-def test_a_first_start_on_a_full_flash_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_start_on_full_flash_says_to_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: str) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
@@ -299,7 +297,7 @@ MICROPYTHON = run_mp.ROOT / "build" / "micropython" / "unix-c" / "micropython"
 
 
 @pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython here")
-def test_the_wear_that_the_page_states_is_what_is_measured() -> None:
+def test_storage_page_states_measured_flash_wear() -> None:
     readme = (run_mp.ROOT / "firmware" / "docs" / "storage.md").read_text(encoding="utf-8")
     output = run_mp.micropython("unix-c", "-X", "heapsize=16M", "tests/mp/wear.py", "1000").stdout
     row = r"^\| (LittleFS|FAT|Raw)([^|]*\| \d+ \| \d+(?: KB)?) \|([\d., |]+)\|$"

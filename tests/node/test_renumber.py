@@ -43,7 +43,7 @@ def _sequences(destination: Destination) -> int:
 
 
 @pytest.mark.rule("B-093", "B-096", "B-317")
-def test_what_480_starts_have_accepted_leaves_as_a_few_sequences() -> None:
+def test_messages_of_480_starts_leave_in_few_sequences() -> None:
     """As many as are in memory, and behind them what has come into memory meanwhile. Each waits for an OrderAck."""
     disk = power.Disk()
     bodies = _wake(disk, 480)
@@ -136,7 +136,7 @@ def _fail_at(disk: power.Disk, step: int, lasts: bool, dice: power.Dice, destina
 
 
 @pytest.mark.rule("A-08", "B-426")
-def test_a_message_of_a_folder_that_was_put_back_is_delivered_once() -> None:
+def test_message_in_restored_outbox_is_delivered_once() -> None:
     """All of it has arrived in the life that is lost."""
     disk = power.Disk()
     bodies = _wake(disk, 6)

@@ -71,7 +71,7 @@ def same(found: AuditResult | None, paths: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("seed", "form"), [*((seed, "") for seed in range(6)), *((seed, form) for seed in range(3) for form in FORMS[1:])]
 )
-def test_files_that_come_early_late_in_pieces_or_with_a_kill_in_between(
+def test_follower_handles_unordered_growing_files_and_kills(
     tmp_path: Path, seed: int, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
@@ -126,7 +126,7 @@ def test_files_that_come_early_late_in_pieces_or_with_a_kill_in_between(
     assert follow_all(Follower(folder, tmp_path / "checkpoint")) == found  # nothing new
 
 
-def test_files_may_be_removed_or_renamed_when_they_have_been_read(tmp_path: Path) -> None:
+def test_follower_allows_removed_or_renamed_files(tmp_path: Path) -> None:
     sources = several_files(2000, tmp_path)
     folder = tmp_path / "captures"
     folder.mkdir()
@@ -147,9 +147,7 @@ def test_files_may_be_removed_or_renamed_when_they_have_been_read(tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_late_file_that_cannot_be_put_in_its_place_makes_verdicts_open_and_invents_none(
-    tmp_path: Path, seed: int
-) -> None:
+def test_unplaceable_late_capture_adds_no_false_violations(tmp_path: Path, seed: int) -> None:
     sources = several_files(3000 + seed, tmp_path)
     folder = tmp_path / "captures"
     folder.mkdir()
@@ -171,7 +169,7 @@ def test_a_late_file_that_cannot_be_put_in_its_place_makes_verdicts_open_and_inv
 
 
 @pytest.mark.parametrize(("seed", "lost"), [(3022, 4), (3035, 1), (3035, 3), (3035, 6), (3042, 1)])
-def test_a_file_that_goes_before_it_is_read_is_told_and_makes_no_violations(
+def test_deleted_capture_is_reported_without_false_violations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, lost: int
 ) -> None:
     folder = tmp_path / "captures"
@@ -234,7 +232,7 @@ def numbered_anew(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_connection_that_has_ended_is_forgotten_and_the_verdicts_stay(
+def test_follower_discards_ended_connection_and_keeps_verdicts(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "ENDED_S", 0.0)
@@ -252,7 +250,7 @@ def test_a_connection_that_has_ended_is_forgotten_and_the_verdicts_stay(
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_the_state_does_not_grow_with_the_connections_that_are_over(tmp_path: Path, ends: bool) -> None:
+def test_follow_state_does_not_grow_with_closed_connections(tmp_path: Path, ends: bool) -> None:
     """A board wakes each half hour, for two weeks: it takes leave, or its battery is taken out."""
     folder = tmp_path / "captures"
     folder.mkdir()
@@ -272,9 +270,7 @@ def test_the_state_does_not_grow_with_the_connections_that_are_over(tmp_path: Pa
     assert result.summary["foreign_connections"] == 14 * 48
 
 
-def test_states_of_another_version_are_made_again_or_it_is_told_that_they_cannot_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_follow_rebuilds_state_of_other_version_or_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "captures"
     folder.mkdir()
     sources = capture_files(2002, tmp_path / "made", 4)
@@ -297,7 +293,7 @@ def test_two_cannot_work_on_a_checkpoint(tmp_path: Path) -> None:
     follower.lock().close()
 
 
-def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+def test_follow_reports_unusable_folder_or_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(follow.FollowError, match="there is no folder"):
         Follower(tmp_path / "no", tmp_path / "checkpoint")
     (tmp_path / "other").mkdir()

@@ -81,7 +81,7 @@ def test_integers_fit_to_their_last_value_and_not_one_further(kind: types.DataTy
          "v['k']: 0 is a number, the column is BOOLEAN"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_names_the_field_the_value_and_the_type(kind: types.DataType, value: str, said: str) -> None:
+def test_body_mismatch_error_names_field_value_and_type(kind: types.DataType, value: str, said: str) -> None:
     assert decode_json(kind, "null", value) == [(None, None), (None, said)]
 
 
@@ -107,7 +107,7 @@ def test_what_does_not_fit_names_the_field_the_value_and_the_type(kind: types.Da
         (types.IntegerType(), '1, "v": 2', 2),
     ],
 )  # fmt: skip
-def test_what_fits_is_taken_as_it_is_meant(kind: types.DataType, value: str, meant: Any) -> None:
+def test_matching_json_body_becomes_typed_value(kind: types.DataType, value: str, meant: Any) -> None:
     assert decode_json(kind, value) == [(meant, None)]
 
 
@@ -125,7 +125,7 @@ def test_what_fits_is_taken_as_it_is_meant(kind: types.DataType, value: str, mea
         (b"1", "the body is a number, no object"),
     ],
 )
-def test_a_body_that_is_no_json_object_says_so(body: bytes, said: str) -> None:
+def test_body_without_json_object_gives_reason(body: bytes, said: str) -> None:
     assert decode([body, b'{"v": 7}'], types.IntegerType()) == [(None, said), (7, None)]
 
 
@@ -149,7 +149,7 @@ def test_text_in_utf_16_is_read_as_msmq_applications_write_it() -> None:
         (b"\x81" * 100_000, "no CBOR: "),
     ],
 )
-def test_a_body_that_is_no_cbor_map_says_so(body: bytes, said: str) -> None:
+def test_body_without_cbor_map_gives_reason(body: bytes, said: str) -> None:
     (value, reason), after = decode([body, cbor2.dumps({"v": 7})], types.LongType(), CBOR)
     assert (value, after) == (None, (7, None))
     assert reason is not None
@@ -173,7 +173,7 @@ def test_cbor_has_types_of_its_own() -> None:
     assert decode_cbor(types.FloatType(), 1e39) == [(None, "v: 1e+39 is out of the range of FLOAT")]
 
 
-def test_a_malformed_body_has_no_column_at_all_and_keeps_its_neighbours() -> None:
+def test_malformed_body_has_null_columns_and_keeps_other_rows() -> None:
     fields = [types.StructField("a", types.IntegerType()), types.StructField("b", types.StringType()),
               types.StructField("c", types.ArrayType(types.LongType()))]  # fmt: skip
     bodies = [b'{"a": 1, "b": "x", "c": [1]}', b'{"a": 2, "b": "y", "c": ["z"]}', b'{"a": 3}', b'{"b": 4, "c": 5}']

@@ -70,7 +70,7 @@ def test_an_export_to_a_bucket(s3: S3, store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_cut_off_at_every_request_an_export_loses_and_doubles_nothing(
+def test_export_cut_at_any_request_loses_and_doubles_nothing(
     s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by a kill, or by a network that fails: before the answer to a request that changes something came back, or
@@ -118,7 +118,7 @@ def test_of_two_first_exports_at_once_the_last_marker_counts(
     assert bodies(store) == [b"%d" % number for number in range(5)]
 
 
-def test_a_folder_that_is_replaced_meanwhile_gets_nothing_more(s3: S3, store: Path) -> None:
+def test_export_to_bucket_stops_when_marker_is_replaced(s3: S3, store: Path) -> None:
     with Client(store) as client, Exporter(client, ["line1"], FOLDER, rows=2, tell=print) as exporter:
         made = exporter.run()
         next(made)
@@ -128,7 +128,7 @@ def test_a_folder_that_is_replaced_meanwhile_gets_nothing_more(s3: S3, store: Pa
     assert bodies(store) == [b"%d" % number for number in range(5)]
 
 
-def test_an_export_that_a_server_refuses_leaves_messages_in_their_queue(s3: S3, store: Path) -> None:
+def test_export_refused_by_server_keeps_messages_queued(s3: S3, store: Path) -> None:
     for url, reason in (
         (FOLDER.replace("plant", "planet"), "the bucket planet"),
         (FOLDER, "refuses this key"),
@@ -205,7 +205,7 @@ def test_a_segment_that_goes_before_it_is_read_is_named(s3: S3, tmp_path: Path) 
         list(rows_of(Decoding([]), paths))
 
 
-def test_what_is_no_folder_of_segments_in_a_bucket_is_told(s3: S3, tmp_path: Path) -> None:
+def test_bucket_path_without_segments_is_reported(s3: S3, tmp_path: Path) -> None:
     s3.put("notes/x.txt", b"x")
     for name, reason in (
         ("s3a://plant/none", "not there"),
@@ -222,9 +222,7 @@ def test_what_is_no_folder_of_segments_in_a_bucket_is_told(s3: S3, tmp_path: Pat
         assert "Traceback" not in done.stderr
 
 
-def test_a_server_that_is_busy_is_told_apart_from_a_folder_that_is_none(
-    s3: S3, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_busy_bucket_server_raises_folder_busy(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "_ATTEMPTS", 1)
     monkeypatch.setenv("AWS_REGION", "eu-central-1")  # another one: connections of their own
     s3.before = lambda *_: "503 Slow Down"
@@ -233,7 +231,7 @@ def test_a_server_that_is_busy_is_told_apart_from_a_folder_that_is_none(
 
 
 @pytest.mark.slow
-def test_what_is_no_place_for_a_table_in_a_bucket_is_told(s3: S3, tmp_path: Path) -> None:
+def test_bucket_path_unusable_for_table_is_reported(s3: S3, tmp_path: Path) -> None:
     """Upkeep of a table among segments would delete them."""
     folder = make_folder(tmp_path / "segments")
     write(folder, 1, 1, 3)

@@ -37,7 +37,7 @@ def fleet(hosts: int) -> list[bytes]:
     return frames
 
 
-def test_a_row_has_what_the_packet_has(spark: SparkSession, tmp_path: Path) -> None:
+def test_capture_row_holds_all_packet_fields(spark: SparkSession, tmp_path: Path) -> None:
     broken = bytearray(FULL)
     broken[60] = 0x1F
     frames = [*OPENING, there(0, FULL + bytes(broken)), back(0, FRAMES[5], acked=2 * len(FULL) + 10)]
@@ -163,7 +163,7 @@ def test_spark_tells_of_a_mistake(spark: SparkSession, tmp_path: Path) -> None:
         load(spark, tmp_path / "none.pcap")
 
 
-def test_a_damaged_file_is_told_once_however_many_tasks_read_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_damaged_file_is_reported_once_across_tasks(spark: SparkSession, tmp_path: Path) -> None:
     data = Path(
         capture_generator.generate(10, tmp_path / "whole", violations=False, faults=[], length=1500).paths[0]
     ).read_bytes()
@@ -177,7 +177,7 @@ def test_a_damaged_file_is_told_once_however_many_tasks_read_it(spark: SparkSess
     assert (unreadable["packet"], unreadable["size"]) == ("unreadable", 3)
 
 
-def test_a_name_that_no_text_may_hold_stops_neither_rows_nor_files(spark: SparkSession, tmp_path: Path) -> None:
+def test_queue_name_with_lone_surrogate_is_escaped_in_output(spark: SparkSession, tmp_path: Path) -> None:
     raw = FULL.replace("line1".encode("utf-16-le"), "lin\ud8001".encode("utf-16-le", "surrogatepass"))
     (path,) = put(tmp_path, [pcap([*OPENING, there(0, raw)])])
     assert ordack("audit", path, "--out", tmp_path / "out", "--html", tmp_path / "page.html").returncode == 1

@@ -14,7 +14,7 @@ from hil.targets import MICROPYTHON
 
 @pytest.mark.timeout(600)
 @pytest.mark.rule("B-098", "B-158", "B-166", "B-301")
-def test_each_reading_is_in_the_table_once_and_in_order_whatever_is_killed(tmp_path: Path) -> None:
+def test_readings_reach_table_once_in_order_despite_kills(tmp_path: Path) -> None:
     seed = new_seed()
     board = "unix" if MICROPYTHON["unix"].exists() else "cpython"
     print("seed", seed, "on", board)

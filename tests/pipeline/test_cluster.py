@@ -97,7 +97,7 @@ def compare(folder: Path, workers: int, packets: int, seed: int, *names: str) ->
 
 
 @pytest.mark.timeout(600)
-def test_a_cluster_gives_the_same_answer_even_if_an_executor_is_killed(tmp_path: Path) -> None:
+def test_cluster_result_is_the_same_after_executor_is_killed(tmp_path: Path) -> None:
     assert compare(tmp_path, 1, 20_000, 7, STAGES[-1])
 
 

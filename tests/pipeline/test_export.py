@@ -206,7 +206,7 @@ def test_names_of_segments_there_and_back(queue: str, serial: int, first: int, l
     assert parse_name(hidden(name)) is None
 
 
-def test_a_name_too_long_for_a_file_is_refused_before_anything_is_taken(store: Path, to: Path) -> None:
+def test_export_refuses_queue_name_too_long_for_a_file(store: Path, to: Path) -> None:
     name = "/" * 120
     with Client(store) as client:
         client.create_queue(name, transactional=False)
@@ -313,7 +313,7 @@ def test_one_exporter_at_a_time_works_on_a_queue(store: Path, to: Path, tmp_path
     assert ordack("export", "line1", "--store", store, "--to", to).returncode == 0
 
 
-def test_follow_exports_what_comes_until_sigterm(store: Path, to: Path) -> None:
+def test_export_follow_runs_until_sigterm(store: Path, to: Path) -> None:
     """The lines are the synchronisation: each is printed when its segment is visible."""
     ids = fill(store, 2)
     command = [

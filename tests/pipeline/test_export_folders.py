@@ -72,7 +72,7 @@ def _refused(store: Path, to: Path, text: str, *options: str) -> None:
         assert opened.queues.named("line1").messages == before
 
 
-def test_a_new_identity_needs_a_new_folder_but_finishes_the_old_one(store: Path, to: Path) -> None:
+def test_new_store_identity_needs_new_export_folder(store: Path, to: Path) -> None:
     fill(store, 2)
     _leave_pending(store, to)
     with Store(store) as opened:
@@ -86,14 +86,14 @@ def test_a_new_identity_needs_a_new_folder_but_finishes_the_old_one(store: Path,
     ("content", "text"),
     [(b"", "is damaged"), (b"[]", "is damaged"), (b'{"version": 2}', "version 2"), (b"\xff", "is damaged")],
 )
-def test_a_folder_whose_marker_cannot_be_read_is_refused(store: Path, to: Path, content: bytes, text: str) -> None:
+def test_folder_with_unreadable_marker_is_refused(store: Path, to: Path, content: bytes, text: str) -> None:
     to.mkdir()
     (to / MARKER).write_bytes(content)
     fill(store, 1)
     _refused(store, to, text)
 
 
-def test_a_folder_that_is_none_is_refused(store: Path, to: Path) -> None:
+def test_export_to_a_non_folder_is_refused(store: Path, to: Path) -> None:
     to.write_text("a file")
     fill(store, 1)
     _refused(store, to, f"cannot open the folder {to}: Not a directory")
@@ -147,7 +147,7 @@ def test_a_recorded_segment_goes_with_its_folder(store: Path, to: Path, tmp_path
     assert exported_ids(tmp_path / "moved") == ids
 
 
-def test_a_recorded_segment_that_is_lost_is_told_and_given_up_when_asked(store: Path, to: Path, tmp_path: Path) -> None:
+def test_export_reports_lost_segment_and_anew_discards_it(store: Path, to: Path, tmp_path: Path) -> None:
     fill(store, 3)
     _leave_pending(store, to).unlink()
     fill(store, 1, 4)
@@ -165,9 +165,7 @@ def test_a_recorded_segment_that_is_lost_is_told_and_given_up_when_asked(store: 
     assert exported_ids(to) == [4]
 
 
-def test_a_folder_that_is_gone_can_be_replaced_when_asked_and_may_come_back(
-    store: Path, to: Path, tmp_path: Path
-) -> None:
+def test_export_anew_replaces_missing_folder(store: Path, to: Path, tmp_path: Path) -> None:
     fill(store, 3)
     _leave_pending(store, to)
     to.rename(tmp_path / "away")
@@ -194,7 +192,7 @@ def test_a_folder_that_is_gone_can_be_replaced_when_asked_and_may_come_back(
     ],
     ids=["short", "zeros", "another", "folder"],
 )
-def test_an_unreadable_recorded_file_is_told(store: Path, to: Path, damage: Callable[[Path], Any]) -> None:
+def test_export_reports_damaged_recorded_file(store: Path, to: Path, damage: Callable[[Path], Any]) -> None:
     fill(store, 3)
     path = _leave_pending(store, to)
     damage(path)
@@ -202,7 +200,7 @@ def test_an_unreadable_recorded_file_is_told(store: Path, to: Path, damage: Call
     assert path.exists()
 
 
-def test_an_unrecorded_file_is_removed_whatever_is_in_it(store: Path, to: Path) -> None:
+def test_export_removes_own_unrecorded_file(store: Path, to: Path) -> None:
     fill(store, 1)
     run_export(store, to)
     garbage = to / hidden(file_name("line1", 2, 7, 9))
@@ -216,7 +214,7 @@ def test_an_unrecorded_file_is_removed_whatever_is_in_it(store: Path, to: Path) 
     _refused(store, to, f"cannot delete {garbage.name} in the folder")
 
 
-def test_a_folder_that_is_moved_during_the_export_gets_nothing_more(store: Path, to: Path, tmp_path: Path) -> None:
+def test_export_stops_when_folder_is_moved(store: Path, to: Path, tmp_path: Path) -> None:
     ids = fill(store, 4)
     with Client(store) as client, Exporter(client, ["line1"], to, rows=2) as exporter:
         running = exporter.run()
@@ -229,7 +227,7 @@ def test_a_folder_that_is_moved_during_the_export_gets_nothing_more(store: Path,
     assert queued_ids(store) == ids[2:]
 
 
-def test_a_folder_that_is_moved_while_a_segment_is_written_leaves_messages_in_their_queue(
+def test_folder_moved_during_segment_write_keeps_messages_queued(
     store: Path, to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = fill(store, 4)
@@ -246,7 +244,7 @@ def test_a_folder_that_is_moved_while_a_segment_is_written_leaves_messages_in_th
     assert queued_ids(store) == ids
 
 
-def test_the_folder_of_another_queue_manager_or_of_nobody_is_refused(store: Path, to: Path, tmp_path: Path) -> None:
+def test_export_refuses_folder_of_other_or_unknown_manager(store: Path, to: Path, tmp_path: Path) -> None:
     make_store(tmp_path / "other")
     fill(tmp_path / "other", 1)
     run_export(tmp_path / "other", to)

@@ -334,9 +334,7 @@ TestExportMachine.settings = settings(max_examples=25, stateful_step_count=20)
 
 
 @pytest.mark.parametrize("another", [False, True])
-def test_an_export_goes_on_when_the_serve_that_gave_it_messages_is_killed(
-    store: Path, to: Path, monkeypatch: pytest.MonkeyPatch, another: bool
-) -> None:
+def test_export_survives_kill_of_serve(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch, another: bool) -> None:
     fill(store, 5)
     serves = [Serve(store)]
     write = Folder.write
@@ -397,7 +395,7 @@ def disk() -> Iterator[FaultyDisk]:
 @pytest.mark.parametrize("fail", ["sync", "sync-once", "write", "write-once"])
 @pytest.mark.parametrize("cut", [False, True], ids=["again", "power cut"])
 @pytest.mark.rule("B-098")
-def test_an_export_that_fails_at_any_commit_says_what_is_true_and_can_be_done_again(
+def test_failed_export_commit_reports_state_and_allows_retry(
     disk: FaultyDisk, tmp_path: Path, fail: str, cut: bool
 ) -> None:
     doubts = 0

@@ -45,7 +45,7 @@ def rows(table: Path) -> list[int]:
     return sorted(DeltaTable(table).to_pyarrow_table()["lookup_id"].to_pylist())
 
 
-def test_figures_are_quantiles_of_what_was_added() -> None:
+def test_latency_figures_are_quantiles() -> None:
     def times(*milliseconds: int) -> pa.ChunkedArray:
         return pa.chunked_array([pa.array([1000 * one for one in milliseconds]).cast(TIME)])
 
@@ -64,7 +64,7 @@ def test_figures_are_quantiles_of_what_was_added() -> None:
     assert of(ahead) == [-0.5, -0.5, -0.5, -0.5]
 
 
-def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, folder: Path, table: Path) -> None:
+def test_each_ingest_run_adds_only_new_rows(spark: SparkSession, folder: Path, table: Path) -> None:
     """Of Delta Lake, too, in the tests below."""
     now = time.time_ns() // 1_000_000_000 * 1_000_000_000
     arrived, sent = np.datetime64(now - 5_000_000_000, "ns").item(), np.datetime64(now - 9_000_000_000, "ns").item()
@@ -139,7 +139,7 @@ def test_the_notebook_shows_windows_and_gaps(
     assert capsys.readouterr().out.endswith("3 rows in the table\n")
 
 
-def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, folder: Path, table: Path) -> None:
+def test_ingest_rejects_invalid_options_before_writing(spark: SparkSession, folder: Path, table: Path) -> None:
     write(folder, 1, 1, 1)
     with pytest.raises(SchemaError, match=r"does not take the schema 't DOBLE': .*Unsupported data type"):
         ingest(spark, job(folder, table, schema="t DOBLE"))
@@ -196,7 +196,7 @@ def test_a_segment_with_another_name_is_passed_over_and_told(
 
 
 @pytest.mark.usefixtures("signals", "spark")
-def test_the_command_says_what_is_wrong_in_words(
+def test_ingest_command_reports_usage_errors_without_traceback(
     folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*words: str) -> tuple[int, str]:
@@ -266,9 +266,7 @@ def test_an_ingest_decodes_bodies_as_the_table_was_begun(
 
 
 @pytest.mark.timeout(300)
-def test_an_idle_ingest_waits_for_its_folder_and_notices_that_spark_has_ended(
-    folder: Path, table: Path, tmp_path: Path
-) -> None:
+def test_idle_ingest_waits_for_folder_and_detects_spark_exit(folder: Path, table: Path, tmp_path: Path) -> None:
     write(folder, 1, 1, 1)
     words = ["pipeline", "ingest", folder, "--to", table, "--continuous", "--interval", "0.1", "--json"]
     log = tmp_path / "log"

@@ -31,7 +31,7 @@ from tests.pipeline.lake import both, decoding, job, load, numbers, read, read_b
 from tests.support.segment_files import key, make_folder, row, write, write_rows
 
 
-def test_a_queue_without_segments_is_told_with_those_that_have_some(folder: Path, table: Path) -> None:
+def test_queue_without_segments_is_reported_with_existing_queues(folder: Path, table: Path) -> None:
     assert [*job(folder, table, queue="lime1").folders.passed_over()] == []
     write(folder, 1, 1, 1)
     write(folder, 1, 2, 2, "other")
@@ -82,9 +82,7 @@ def test_others_read_the_table(folder: Path, table: Path, table_format: str) -> 
 
 
 @both
-def test_of_two_ingests_of_the_same_segments_each_batch_is_taken_once(
-    folder: Path, table: Path, table_format: str
-) -> None:
+def test_two_ingests_of_same_segments_write_each_batch_once(folder: Path, table: Path, table_format: str) -> None:
     for serial in range(1, 5):
         write(folder, serial, serial, serial)
     what = job(folder, table, table_format, segments_max=2)
@@ -114,7 +112,7 @@ def test_ingests_that_make_the_table_at_the_same_time_share_it(folder: Path, tab
     assert numbers(table, table_format) == [1]
 
 
-def test_one_ingest_takes_many_folders_also_those_that_appear_later(folder: Path, table: Path, tmp_path: Path) -> None:
+def test_ingest_reads_many_folders_and_later_ones(folder: Path, table: Path, tmp_path: Path) -> None:
     write(folder, 1, 1, 1)
     (tmp_path / "plant-notes").mkdir()
     first = make_folder(tmp_path / "plant-1", "folder-2", "2")
@@ -141,9 +139,7 @@ def test_one_ingest_takes_many_folders_also_those_that_appear_later(folder: Path
 
 
 @both
-def test_a_folder_that_is_deleted_behind_what_was_read_is_gone_on_with(
-    folder: Path, table: Path, table_format: str
-) -> None:
+def test_ingest_continues_after_read_segments_are_deleted(folder: Path, table: Path, table_format: str) -> None:
     path = write(folder, 1, 1, 1)
     assert load(job(folder, table, table_format)).run(False).rows == 1
     path.unlink()
@@ -156,7 +152,7 @@ def test_a_folder_that_is_deleted_behind_what_was_read_is_gone_on_with(
 
 
 @both
-def test_a_table_that_begins_behind_deleted_segments_says_so_once(folder: Path, table: Path, table_format: str) -> None:
+def test_ingest_warns_once_about_deleted_first_segments(folder: Path, table: Path, table_format: str) -> None:
     write(folder, 3, 5, 6)
     write(folder, 1, 9, 9, "whole")
     told: list[str] = []
@@ -212,7 +208,7 @@ def test_a_table_keeps_its_columns(folder: Path, table: Path, table_format: str)
         load(what)
 
 
-def test_a_table_of_its_owner_is_gone_on_with_and_keeps_how_bodies_are_decoded(folder: Path, table: Path) -> None:
+def test_ingest_appends_to_owner_table_and_keeps_decoding(folder: Path, table: Path) -> None:
     DeltaTable.create(table, pa.schema([SCHEMA.field("lookup_id"), pa.field(MALFORMED, pa.string()),
                                         pa.field("t", pa.float64()), pa.field("site", pa.string())]))  # fmt: skip
     write(folder, 1, 1, 1, body=b'{"t": 1}')
@@ -227,7 +223,7 @@ def test_a_table_of_its_owner_is_gone_on_with_and_keeps_how_bodies_are_decoded(f
 
 
 @both
-def test_what_does_not_belong_together_is_refused(folder: Path, table: Path, table_format: str) -> None:
+def test_ingest_refuses_mismatched_folder_and_table(folder: Path, table: Path, table_format: str) -> None:
     write(folder, 1, 1, 1)
     table.mkdir()
     (table / "readme.txt").touch()
@@ -244,7 +240,7 @@ def test_what_does_not_belong_together_is_refused(folder: Path, table: Path, tab
         job(folder, table, "iceberg" if table_format == "delta" else "delta")
 
 
-def test_a_table_that_others_have_written_is_refused_until_its_owner_agrees(folder: Path, table: Path) -> None:
+def test_ingest_refuses_foreign_rows_until_property_is_set(folder: Path, table: Path) -> None:
     write(folder, 1, 2, 2)
     rows = pa.Table.from_pylist([row(1)], SCHEMA)
     write_deltalake(str(table), rows)
@@ -266,7 +262,7 @@ def test_a_table_that_others_have_written_is_refused_until_its_owner_agrees(fold
          "has delta.setTransactionRetentionDuration, which an ingest does not heed"),
     ],
 )  # fmt: skip
-def test_a_table_of_somebody_elses_schema_is_refused_with_what_does_not_fit(
+def test_ingest_refuses_table_with_foreign_schema(
     folder: Path, table: Path, schema: list[pa.Field], configuration: dict[str, str | None], said: str
 ) -> None:
     DeltaTable.create(table, pa.schema(schema), configuration=configuration)
@@ -300,7 +296,7 @@ def test_a_table_of_iceberg_in_another_folder_is_refused(
     assert numbers(table, "iceberg") == [1, 2, 3]
 
 
-def test_names_that_delta_rs_or_pyiceberg_cannot_take_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_ingest_refuses_unsupported_table_names(folder: Path, tmp_path: Path) -> None:
     write(folder, 1, 1, 1)
     with pytest.raises(IngestUnusable, match="has a % in its path"):
         load(job(folder, tmp_path / "50%25"))
@@ -329,7 +325,7 @@ def test_a_table_in_a_catalog_that_the_user_configures(
     assert [*serials("lake.plant.readings").values()] == [1]
 
 
-def test_a_segment_is_read_as_it_was_written_or_called_damaged(folder: Path) -> None:
+def test_damaged_segment_reads_correctly_or_is_reported_corrupt(folder: Path) -> None:
     rows = [row(number, body=random.randbytes(30)) for number in range(40)]
     path = write_rows(folder, 1, rows)
     path.write_bytes(columns.parquet(pa.Table.from_pylist(rows, SCHEMA)))
@@ -354,7 +350,7 @@ def test_a_segment_is_read_as_it_was_written_or_called_damaged(folder: Path) -> 
         read_segment(path)
 
 
-def test_an_ingest_goes_on_after_upkeep(folder: Path, table: Path) -> None:
+def test_ingest_continues_after_compact_and_vacuum(folder: Path, table: Path) -> None:
     """As pipeline.md has it. Of Iceberg, the procedures of engines do it."""
     for serial in (1, 2, 3):
         write(folder, serial, serial, serial)

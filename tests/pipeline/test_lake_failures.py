@@ -28,9 +28,7 @@ from tests.support.segment_files import row, write, write_rows
 
 
 @both
-def test_a_commit_that_failed_is_made_again_if_nobody_else_was_faster(
-    folder: Path, table: Path, table_format: str
-) -> None:
+def test_commit_is_retried_after_concurrent_table_change(folder: Path, table: Path, table_format: str) -> None:
     """Somebody else changes the table between a look and a commit."""
     write(folder, 1, 1, 1)
     going = load(job(folder, table, table_format))
@@ -80,7 +78,7 @@ def test_a_commit_that_fails_says_why(folder: Path, disk: Path) -> None:
     assert numbers(disk / "table") == [1, 2]
 
 
-def test_what_is_in_a_table_that_may_only_be_read_is_told(folder: Path, disk: Path) -> None:
+def test_serials_are_read_from_read_only_table(folder: Path, disk: Path) -> None:
     """reconcile and `prune --dry-run` need to write to no table. Some serials are in a checkpoint, some behind it."""
     write(folder, 1, 1, 1)
     write(folder, 1, 7, 7, "line2")
@@ -94,9 +92,7 @@ def test_what_is_in_a_table_that_may_only_be_read_is_told(folder: Path, disk: Pa
 
 
 @both
-def test_a_full_disk_ends_the_ingest_and_when_there_is_room_it_goes_on(
-    folder: Path, disk: Path, table_format: str
-) -> None:
+def test_ingest_stops_on_full_disk_and_resumes_with_room(folder: Path, disk: Path, table_format: str) -> None:
     table = disk / "table"
     write(folder, 1, 1, 1)
     load(job(folder, table, table_format)).run(False)
@@ -125,7 +121,7 @@ def test_a_full_disk_ends_the_ingest_and_when_there_is_room_it_goes_on(
     assert numbers(table, table_format) == [*range(1, 32)]
 
 
-def test_an_ingest_that_is_killed_at_any_step_puts_each_row_into_the_table_once() -> None:
+def test_ingest_killed_at_any_step_writes_each_row_once() -> None:
     """`make pipeline` has the long form. In a process that has not used delta-rs: that does not survive a fork."""
     command = [sys.executable, "-m", "tests.pipeline.lake_kills", "--kills=5", "--format=delta", "--format=iceberg"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
@@ -135,9 +131,7 @@ def test_an_ingest_that_is_killed_at_any_step_puts_each_row_into_the_table_once(
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty file"])
-def test_a_loss_of_power_before_the_newest_commit_was_on_disk_takes_rows_and_serials_alike(
-    folder: Path, table: Path, left: str
-) -> None:
+def test_lost_delta_commit_loses_rows_and_serials_together(folder: Path, table: Path, left: str) -> None:
     write(folder, 1, 1, 1)
     load(job(folder, table)).run(False)
     write(folder, 2, 2, 2)
@@ -170,7 +164,7 @@ def _back(path: Path) -> None:
 @both
 @pytest.mark.parametrize("leave", [_away, _unmounted])
 @pytest.mark.parametrize("what", ["segments", "segments while they are read", "table", "table before a commit"])
-def test_a_continuous_ingest_waits_for_a_file_system_that_is_not_mounted(
+def test_continuous_ingest_waits_for_unmounted_file_system(
     folder: Path, table: Path, table_format: str, what: str, leave: Callable[[Path], None]
 ) -> None:
     place = folder if what.startswith("segments") else table
@@ -209,7 +203,7 @@ def test_a_continuous_ingest_waits_for_a_file_system_that_is_not_mounted(
     assert told[1:] == ["it is there again: the ingest goes on"]
 
 
-def test_an_ingest_that_is_not_continuous_does_not_wait(folder: Path, table: Path) -> None:
+def test_one_shot_ingest_fails_if_folder_is_missing(folder: Path, table: Path) -> None:
     write(folder, 1, 1, 1)
     going = load(job(folder, table))
     _unmounted(folder)
@@ -241,7 +235,7 @@ def _newest(log: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", [_empty, _torn, _gone, _all_empty])
-def test_a_checkpoint_of_delta_that_a_loss_of_power_has_damaged_is_done_without(
+def test_ingest_ignores_delta_checkpoint_damaged_by_power_cut(
     folder: Path, table: Path, damage: Callable[[Path], None]
 ) -> None:
     """Every commit is whole."""
@@ -255,7 +249,7 @@ def test_a_checkpoint_of_delta_that_a_loss_of_power_has_damaged_is_done_without(
     assert numbers(table) == [1, 2, 3, 4], "others read it again, too"
 
 
-def test_a_damaged_checkpoint_of_delta_without_the_commits_before_it_is_told(folder: Path, table: Path) -> None:
+def test_damaged_delta_checkpoint_without_commits_is_reported(folder: Path, table: Path) -> None:
     for serial in (1, 2, 3):
         write(folder, serial, serial, serial)
     load(job(folder, table, segments_max=1)).run(False)

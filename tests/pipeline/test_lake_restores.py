@@ -79,7 +79,7 @@ def test_a_table_of_iceberg_that_was_rolled_back_is_refused(folder: Path, table:
 
 
 @pytest.mark.parametrize(("table_format", "at_once"), [("delta", False), ("iceberg", True)])
-def test_what_a_restored_store_exports_again_is_in_the_table_once(
+def test_rows_exported_again_by_restored_store_are_loaded_once(
     tmp_path: Path, table: Path, table_format: str, at_once: bool
 ) -> None:
     """The first two messages were exported before the backup, three after it; two came after the restore."""
@@ -126,7 +126,7 @@ def test_what_a_restored_store_exports_again_is_in_the_table_once(
 
 
 @both
-def test_folders_of_other_queue_managers_and_later_messages_are_no_copies(
+def test_equal_lookup_ids_do_not_make_folders_copies(
     tmp_path: Path, folder: Path, table: Path, table_format: str
 ) -> None:
     """Their lookup ids, and after a restore those of new messages, are the same."""
@@ -140,7 +140,7 @@ def test_folders_of_other_queue_managers_and_later_messages_are_no_copies(
 
 
 @both
-def test_two_ingests_of_two_folders_at_once_load_what_both_have_once(
+def test_concurrent_ingests_of_two_folders_load_shared_rows_once(
     tmp_path: Path, folder: Path, table: Path, table_format: str
 ) -> None:
     restored = make_folder(tmp_path / "restored", "folder-2")

@@ -24,7 +24,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *wor
     return (status, *capfd.readouterr())
 
 
-def test_segments_that_are_in_every_table_are_deleted_the_oldest_first(
+def test_prune_deletes_oldest_segments_present_in_every_table(
     folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = table.with_name("other")
@@ -56,7 +56,7 @@ def test_segments_that_are_in_every_table_are_deleted_the_oldest_first(
     assert numbers(table) == [1, 1, 2, 2, 3, 4, 5, 6]
 
 
-def test_a_segment_behind_one_that_is_too_new_stays(
+def test_prune_keeps_segment_behind_too_new_segment(
     folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file may have been copied later than the next one's: without the older, readers would miss it."""
@@ -69,7 +69,7 @@ def test_a_segment_behind_one_that_is_too_new_stays(
     assert (done["segments"], done["too_new"], done["newest"]) == (0, 2, 1)
 
 
-def test_what_cannot_be_is_said(
+def test_prune_reports_unusable_arguments(
     folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, 1, 1, 1)

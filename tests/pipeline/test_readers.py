@@ -150,9 +150,7 @@ def test_readers_of_iceberg_find_the_rows_that_are_there(folder: Path, table: Pa
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_filter_finds_rows_of_a_table_that_did_not_say_which_columns_have_statistics(
-    folder: Path, table: Path
-) -> None:
+def test_filter_finds_rows_in_table_without_statistics_columns(folder: Path, table: Path) -> None:
     """As its owner, or an older version, has made it. Upkeep mends files of an older version."""
     columns = [pa.field("t", pa.float64()), pa.field(MALFORMED, pa.string())]
     DeltaTable.create(table, pa.schema([*columns, *(field.with_nullable(True) for field in SCHEMA)]))

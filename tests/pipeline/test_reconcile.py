@@ -220,7 +220,7 @@ def lose_behind_a_hole_and_prune(world: World) -> None:
         ),
     ],
 )
-def test_what_is_planted_is_found_and_named(
+def test_reconcile_finds_and_names_planted_faults(
     spark: SparkSession, world: World, plant: Callable[[World], None], kinds: dict[str, list[int]]
 ) -> None:
     plant(world)
@@ -254,7 +254,7 @@ def signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("signals", "spark")
-def test_the_command_names_what_it_finds(
+def test_reconcile_command_names_each_finding(
     world: World, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_the_export_before_an_acknowledgement(world)
@@ -290,7 +290,7 @@ def test_the_command_names_what_it_finds(
 
 
 @pytest.mark.usefixtures("signals")
-def test_what_cannot_be_reconciled_is_said_in_words(
+def test_reconcile_reports_unusable_inputs(
     spark: SparkSession,
     world: World,
     tmp_path: Path,
@@ -324,7 +324,7 @@ def command(
     return (int(ended.value.code or 0), *capfd.readouterr())
 
 
-def test_what_serve_has_captured_export_and_ingest_have_loaded(spark: SparkSession, tmp_path: Path) -> None:
+def test_reconcile_matches_serve_capture_export_and_ingest(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing here is made for the test: the names of queues and queue managers are those of the wire."""
     near, far, capture, segments = (tmp_path / name for name in ("near", "far", "far.pcapng", "segments"))
     ordack("init", "--store", far)

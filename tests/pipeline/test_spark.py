@@ -20,7 +20,7 @@ def _java(folder: Path, script: str) -> Path:
 
 
 @pytest.mark.parametrize("says", ['openjdk version "1.8.0_392"', 'openjdk version "16" 2021-03-16', "hello", None])
-def test_a_java_that_is_too_old_unknown_or_missing_is_refused(
+def test_unsupported_or_missing_java_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str | None
 ) -> None:
     home = tmp_path / "java" if says is None else _java(tmp_path, f"echo '{says}' >&2")
@@ -47,7 +47,7 @@ def test_only_masters_in_one_process_are_local(master: str, local: bool) -> None
 
 
 @pytest.mark.parametrize(("said", "partitions"), [({}, {PARTITIONS: "12"}), ({PARTITIONS: "2"}, {})])
-def test_on_one_machine_there_are_a_few_partitions_a_core_if_nobody_has_said_how_many(
+def test_local_spark_sets_partitions_per_core_by_default(
     monkeypatch: pytest.MonkeyPatch, said: dict[str, str], partitions: dict[str, str]
 ) -> None:
     told: dict[str, str] = {}
@@ -66,8 +66,6 @@ def test_on_one_machine_there_are_a_few_partitions_a_core_if_nobody_has_said_how
     ("master", "files", "count"),
     [("local[2]", 9, 2), ("local[2]", 0, 1), ("spark://h:1", 9, 9), ("spark://h:1", 999, 200)],
 )
-def test_files_are_divided_by_their_number_where_executors_may_not_be_there_yet(
-    master: str, files: int, count: int
-) -> None:
+def test_cluster_task_count_follows_file_count(master: str, files: int, count: int) -> None:
     context = SimpleNamespace(master=master, defaultParallelism=2)  # what a cluster says at first
     assert task_count(SimpleNamespace(sparkContext=context), files) == count  # type: ignore[arg-type]

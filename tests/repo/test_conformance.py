@@ -45,7 +45,7 @@ def row(text: str, number: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(f"| {number} "))
 
 
-def test_table_names_tests_and_admits_what_is_not_shown(tmp_path: Path) -> None:
+def test_conformance_table_lists_tests_and_unproved_rules(tmp_path: Path) -> None:
     tests = tmp_path / "test_some.py"
     tests.write_text(SHOWING)
     (tmp_path / "test_core.c").write_text("/* B-103: bit k */")

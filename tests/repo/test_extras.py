@@ -68,7 +68,7 @@ def alone(program: str, *arguments: object, folder: Path = ROOT) -> subprocess.C
     )  # fmt: skip
 
 
-def test_boards_and_spark_are_not_among_what_everybody_gets() -> None:
+def test_base_install_excludes_board_and_spark_packages() -> None:
     assert {
         "mpremote",
         "serial",
@@ -84,7 +84,7 @@ def test_boards_and_spark_are_not_among_what_everybody_gets() -> None:
     assert not {"cbor2", "rich", "typer", "apsw", "zstandard", "h11", "prometheus_client"} & absent()
 
 
-def test_every_module_but_those_of_an_extra_can_be_imported_without_it() -> None:
+def test_modules_import_without_optional_extras() -> None:
     modules = sorted(
         ".".join(path.relative_to(ROOT / "host").with_suffix("").parts).removesuffix(".__init__")
         for path in (ROOT / "host" / "ordack").rglob("*.py")
@@ -111,7 +111,7 @@ def test_a_program_waits_for_no_module_that_it_may_not_use() -> None:
     assert slow.intersection(done.stdout.split()) == set(), done.stderr
 
 
-def test_a_command_waits_for_no_module_that_only_checks_its_options() -> None:
+def test_command_does_not_import_pydantic() -> None:
     done = alone("import sys; from ordack.cli import main; sys.argv[1:] = ['queue', 'list', '--store', 'none']\n"
                  "try:\n    main()\nfinally:\n    print(*sys.modules)")  # fmt: skip
     assert "ordack.cli" in done.stdout.split(), done.stderr
@@ -133,7 +133,7 @@ def test_a_command_waits_for_no_module_that_only_checks_its_options() -> None:
         ("audit --follow . --checkpoint checkpoint --once --json", "this command", "pyspark", "spark"),
     ],
 )
-def test_a_command_without_its_extra_says_what_to_install(
+def test_command_without_its_extra_names_package_to_install(
     command: str, what: str, module: str, extra: str, tmp_path: Path
 ) -> None:
     done = alone("from ordack.cli import main; main()", *command.split(), folder=tmp_path)

@@ -183,7 +183,7 @@ def test_there_is_no_circle() -> None:
         ("ordack.server.tcp", "from hil.faults import plan_cuts"),
     ],
 )
-def test_what_runs_back_is_found(name: str, source: str) -> None:
+def test_backward_import_is_detected(name: str, source: str) -> None:
     assert len(backwards({name: set(imported(name, source, modules()))})) == 1
 
 

@@ -65,5 +65,5 @@ def test_no_test_needs_another(module: Path) -> None:
      "from tests.node.destination import Destination", "from tests.node import destination",
      "from test_node import Board", "import test_node as boards\nboards.Board()"],
 )  # fmt: skip
-def test_what_may_not_be_imported_is_found(line: str) -> None:
+def test_forbidden_test_import_is_detected(line: str) -> None:
     assert len(faults(Path("tests/host/test_some.py"), line)) == 1

@@ -17,7 +17,7 @@ def no_boards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(powercuts, "unix", lambda cuts, seed: SURVIVED)
 
 
-def test_what_takes_too_long_has_failed_and_the_rest_is_told(
+def test_power_cut_script_timeout_fails_and_others_report(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def hangs(cuts: int, seed: int) -> CompletedProcess[str]:
@@ -39,7 +39,7 @@ def test_a_share_that_fails_is_shown_whole(monkeypatch: pytest.MonkeyPatch, caps
     assert "stores of the host: 1 more cuts; of all shares so far 1 failed" in told.err
 
 
-def test_ctrl_c_ends_it_with_what_was_cut_by_then(
+def test_ctrl_c_ends_powercuts_and_prints_cuts_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stopped(cuts: int, seed: int) -> CompletedProcess[str]:

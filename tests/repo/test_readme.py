@@ -140,7 +140,7 @@ def walk(page: Path, shell: Shell) -> list[str]:
 @pytest.mark.parametrize(
     ("told", "right"), [("one\n", True), ("two\n", False), ("o...\n", True), ("one\n...\ntwo\n", False), ("", False)]
 )
-def test_a_page_that_says_something_else_than_the_command_is_noticed(
+def test_doc_page_with_wrong_command_output_fails(
     told: str, right: bool, tmp_path: Path, shell: Callable[[Path], Shell]
 ) -> None:
     page = tmp_path / "page.md"
@@ -150,7 +150,7 @@ def test_a_page_that_says_something_else_than_the_command_is_noticed(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_blocks_of_a_page_do_what_it_says(page: Path, shell: Callable[[Path], Shell]) -> None:
+def test_code_blocks_of_page_work_as_documented(page: Path, shell: Callable[[Path], Shell]) -> None:
     if not INTERPRETERS["micropython"].exists():
         pytest.skip("there is no MicroPython: make run builds it")
     walk(page, shell(page))
@@ -183,7 +183,7 @@ def test_every_example_is_run_by_some_test() -> None:
         assert path.name in tests, path
 
 
-def test_the_example_that_sends_says_what_became_of_its_message(tmp_path: Path) -> None:
+def test_send_example_reports_outcome_of_its_message(tmp_path: Path) -> None:
     serve = Serve(tmp_path / "there")
     here = Serve(tmp_path / "here", "--next-hop", f"plant=127.0.0.1:{serve.port}")
     try:
@@ -269,7 +269,7 @@ def _setting(key: str, setting: Setting, needed: bool) -> str:
     return f"| {name} | {kind}{unit} | {default} | {setting.meaning} |"
 
 
-def test_the_page_of_the_configuration_describes_every_setting_as_it_is() -> None:
+def test_configuration_page_describes_every_setting() -> None:
     page = ROOT / "host" / "docs" / "configuration.md"
     _, _, told = page.read_text(encoding="utf-8").partition("## All that the file may say\n\n")
     wrong = [

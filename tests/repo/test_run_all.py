@@ -49,7 +49,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [(TESTS, True, ["that_a_busy_machine_fails"]), (TESTS + FAILS, False, []), (TESTS + MANY, False, [])],
     ids=["one that passes alone", "one that always fails", "too many"],
 )
-def test_what_failed_runs_alone(tmp_path: Path, tests: str, passed: bool, by_chance: list[str]) -> None:
+def test_failed_tests_are_rerun_alone(tmp_path: Path, tests: str, passed: bool, by_chance: list[str]) -> None:
     (tmp_path / "test_sample.py").write_text(tests)
     at_a_time = run_all.TWO if passed else []
     part = ("a part, of it", [[run_all.PYTHON, *run_all.PYTEST, *at_a_time, str(tmp_path)]])

@@ -51,7 +51,7 @@ def named(result: "subprocess.CompletedProcess[str]") -> set[str]:
     return {line.split(":")[0].strip() for line in result.stderr.splitlines() if line.startswith("  ")}
 
 
-def test_without_apt_set_up_names_what_is_missing_and_why(checkout: Path, path_without: Callable[..., str]) -> None:
+def test_setup_without_apt_names_missing_packages_and_reasons(checkout: Path, path_without: Callable[..., str]) -> None:
     path = path_without("apt-get", "xz", "arm-none-eabi-gcc", "qemu-system-arm", "spin", "mosquitto")
     result = setup(checkout, "run", PATH=path)
     assert result.returncode == 1

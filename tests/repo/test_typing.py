@@ -94,7 +94,7 @@ def _check(python: Path, program: str, folder: Path) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
-def test_a_program_that_is_right_passes(python: Path, tmp_path: Path) -> None:
+def test_correct_program_passes_mypy_strict(python: Path, tmp_path: Path) -> None:
     done = _check(python, RIGHT, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 

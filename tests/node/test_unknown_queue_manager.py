@@ -73,7 +73,7 @@ def left_waiting(folder: Path, store: Path) -> int:
 
 @pytest.mark.rule("A-39")
 @pytest.mark.parametrize("has_queue", [False, True])
-def test_what_waits_stays_until_the_known_queue_manager_returns(tmp_path: Path, has_queue: bool) -> None:
+def test_pending_messages_wait_for_known_queue_manager(tmp_path: Path, has_queue: bool) -> None:
     folder, known, fresh = tmp_path / "board", tmp_path / "known", tmp_path / "fresh"
     port = left_waiting(folder, known)
     failed: list[int] = []
@@ -93,7 +93,7 @@ def test_what_waits_stays_until_the_known_queue_manager_returns(tmp_path: Path, 
     node.close_now()
 
 
-def test_a_queue_manager_that_the_operator_accepts_gets_what_waits_and_is_remembered(tmp_path: Path) -> None:
+def test_accepted_queue_manager_gets_pending_and_is_remembered(tmp_path: Path) -> None:
     folder, known, fresh = tmp_path / "board", tmp_path / "known", tmp_path / "fresh"
     port = left_waiting(folder, known)
     with serving(fresh, port):
@@ -111,7 +111,7 @@ def test_a_queue_manager_that_the_operator_accepts_gets_what_waits_and_is_rememb
     node.close_now()
 
 
-def test_a_board_that_has_nothing_waiting_sends_nothing_new_either(tmp_path: Path) -> None:
+def test_idle_board_sends_nothing_to_unknown_queue_manager(tmp_path: Path) -> None:
     folder, known, fresh = tmp_path / "board", tmp_path / "known", tmp_path / "fresh"
     with serving(known) as port:
         node = Node(str(folder), connect=("127.0.0.1", port))
@@ -138,9 +138,7 @@ def test_a_board_that_has_nothing_waiting_sends_nothing_new_either(tmp_path: Pat
     node.close_now()
 
 
-def test_a_board_leaves_a_queue_manager_that_takes_nothing_alone_for_longer_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_board_backs_off_from_queue_manager_over_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "store"
     delays: list[int] = []
     following = Backoff.next

@@ -44,7 +44,7 @@ def _visit(world: World, host: Host, *peers: Peer) -> None:
 
 
 @pytest.mark.rule("B-435")
-def test_an_acknowledgement_that_nobody_fetches_expires(tmp_path: Path) -> None:
+def test_unfetched_ack_expires(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(acknowledgement_lifetime=100))
     peer = peer_of(1, "nowhere")
     world = world_of([host], [])
@@ -94,9 +94,7 @@ def _purged(world: World, host: Host, peer: Peer, count: int) -> None:
 
 
 @pytest.mark.rule("B-435", "B-340", "B-305")
-def test_final_acks_for_an_absent_peer_wait_on_the_disk_and_all_of_them_arrive_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_final_acks_for_absent_peer_wait_on_disk_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LongStream, "ahead", 40)
     monkeypatch.setattr(LongStream, "low", 20)
     host = Host(tmp_path)
@@ -123,7 +121,7 @@ def test_final_acks_for_an_absent_peer_wait_on_the_disk_and_all_of_them_arrive_i
 
 
 @pytest.mark.rule("B-435", "B-285", "B-151")
-def test_a_peer_that_takes_no_final_acks_waits_with_what_is_rejected_and_with_nothing_else(tmp_path: Path) -> None:
+def test_unread_final_acks_block_only_rejected_messages_of_peer(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(max_peer_final_acks=5))
     deaf, good = peer_of(1, "nowhere"), Peer(b"\1" * 16, direct("line1"), time_stamp=200)
     world = world_of([host], [deaf])
@@ -158,7 +156,7 @@ def test_a_peer_that_takes_no_final_acks_waits_with_what_is_rejected_and_with_no
 @pytest.mark.slow
 @pytest.mark.rule("C-84", "B-115", "A-15", "B-151")
 @pytest.mark.parametrize("seed", range(8))
-def test_what_was_rejected_is_never_reported_as_stored_whatever_is_given_up(tmp_path: Path, seed: int) -> None:
+def test_rejected_message_is_never_reported_stored(tmp_path: Path, seed: int) -> None:
     """Sessions break, FinalAcks are purged, the queue manager restarts, the queue has room and has none: in the end
     each message was told of, and what was told is true."""
     pick = random.Random(seed)

@@ -38,7 +38,7 @@ def _fill(host: Host, count: int = COUNT, **properties: Any) -> int:
 
 
 @pytest.mark.rule("B-340")
-def test_others_have_their_turn_and_what_they_send_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_yields_to_senders_and_keeps_new_messages(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcome, "PIECE_S", 0.0)
     last = _fill(host)
     manager = host.manager
@@ -94,7 +94,7 @@ def test_serve_empties_a_queue_for_an_application(store: Path, serve: Serve, del
 
 @pytest.mark.rule("B-340")
 @pytest.mark.parametrize("answered", [0, 1])
-def test_a_serve_that_is_killed_meanwhile_does_not_end_it(
+def test_purge_survives_kill_of_serve(
     store: Path, serve: Serve, answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0
@@ -118,7 +118,7 @@ def test_a_serve_that_is_killed_meanwhile_does_not_end_it(
         assert list(client.queue("untold").peek()) == []
 
 
-def test_who_comes_from_elsewhere_empties_and_moves_nothing(store: Path) -> None:
+def test_remote_client_cannot_purge_or_move(store: Path) -> None:
     serve, address = serve_applications(store)
     with Client(address) as client:
         queue = client.queue("big")

@@ -55,7 +55,7 @@ def _newer(sender: Host) -> int:
 
 
 @pytest.mark.rule("B-426", "A-22", "B-079", "B-230", "A-04", "B-413")
-def test_a_clock_that_is_behind_is_noticed_and_what_was_numbered_by_it_is_in_doubt(tmp_path: Path) -> None:
+def test_clock_behind_after_restore_puts_messages_in_doubt(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     _send(sender, b"1")
     _seconds(world, 2)
@@ -87,7 +87,7 @@ def test_a_clock_that_is_behind_is_noticed_and_what_was_numbered_by_it_is_in_dou
 
 
 @pytest.mark.rule("B-413", "B-426", "B-230")
-def test_of_two_copies_at_work_none_calls_stored_what_is_not_and_both_are_told(tmp_path: Path) -> None:
+def test_running_copies_report_no_false_stored_message(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     _send(sender, b"0")
     _seconds(world, 2)
@@ -113,7 +113,7 @@ def test_of_two_copies_at_work_none_calls_stored_what_is_not_and_both_are_told(t
 
 @pytest.mark.rule("B-241", "B-020", "B-426")
 @pytest.mark.parametrize("same_id", [False, True])
-def test_a_final_ack_from_a_life_that_is_lost_settles_no_new_message(tmp_path: Path, same_id: bool) -> None:
+def test_final_ack_from_before_restore_settles_no_new_message(tmp_path: Path, same_id: bool) -> None:
     """same_id: by chance, or because MessageIDs have rolled over."""
     world, receiver, sender = two_hosts(tmp_path)
     receiver.manager.config.next_hops = {guids.guid_text(sender.store.guid)[1:-1].lower(): ("10.0.0.9", PORT)}

@@ -159,7 +159,7 @@ def _work(address: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("what", ["question", "answer"])
-def test_a_connection_that_is_cut_at_any_frame_costs_nothing_and_repeats_nothing(
+def test_connection_cut_at_any_frame_loses_and_repeats_nothing(
     store: Path, served: tuple[Serve, str], what: str, part: str
 ) -> None:
     with Proxy(_port(served[1])) as proxy:
@@ -177,7 +177,7 @@ def test_a_connection_that_is_cut_at_any_frame_costs_nothing_and_repeats_nothing
     assert served[0].stop()[::2] == (0, "")
 
 
-def test_a_message_that_is_put_back_on_a_connection_that_is_cut_is_back(served: tuple[Serve, str]) -> None:
+def test_message_is_returned_to_queue_although_connection_is_cut(served: tuple[Serve, str]) -> None:
     with Proxy(_port(served[1])) as proxy, Client(proxy.address) as client:
         client.send("line1", b"1")
         receiving = client.queue("line1").receive()
@@ -205,9 +205,7 @@ def _told(connection: socket.socket, question: bytes) -> Any:
     return service.result_of(answer)
 
 
-def test_what_is_still_on_its_way_on_an_older_connection_does_not_happen_behind_its_refusal(
-    store: Path, served: tuple[Serve, str]
-) -> None:
+def test_commit_refused_on_new_connection_is_ignored_on_old_one(store: Path, served: tuple[Serve, str]) -> None:
     place = ("127.0.0.1", _port(served[1]))
     application = secrets.token_bytes(16)
     with Client(store) as client:
@@ -231,7 +229,7 @@ def test_what_is_still_on_its_way_on_an_older_connection_does_not_happen_behind_
 # ---- nobody is there
 
 
-def test_a_client_that_cannot_reach_serve_any_more_says_what_is_known(
+def test_client_that_loses_serve_reports_known_outcome(
     store: Path, served: tuple[Serve, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve, address = served
@@ -253,7 +251,7 @@ def test_a_client_that_cannot_reach_serve_any_more_says_what_is_known(
     assert _bodies(store, "line1") == [b"1"]
 
 
-def test_another_queue_manager_at_the_address_is_not_taken_for_the_one_before(tmp_path: Path, store: Path) -> None:
+def test_client_refuses_other_queue_manager_at_same_address(tmp_path: Path, store: Path) -> None:
     port = own_port()
     serve, address = serve_applications(store, port=port)
     with Client(address) as client:
@@ -281,9 +279,7 @@ def test_another_queue_manager_at_the_address_is_not_taken_for_the_one_before(tm
         ("tls://plant:1804", {"certificate": "c", "key": "k", "authority": "none.pem"}, "c: it cannot be read"),
     ],
 )
-def test_an_address_that_cannot_be_one_is_said_with_what_to_write(
-    place: str, files: dict[str, str], words: str
-) -> None:
+def test_connect_refuses_invalid_address_with_advice(place: str, files: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ordack.connect(place, **files)
 
@@ -306,9 +302,7 @@ def test_an_address_that_cannot_be_one_is_said_with_what_to_write(
         lambda client: client.order("set_quota", "line1", 1),
     ],
 )
-def test_what_is_done_to_the_store_itself_is_not_done_from_elsewhere(
-    served: tuple[Serve, str], ask: Callable[[Client], object]
-) -> None:
+def test_remote_client_cannot_administer_store(served: tuple[Serve, str], ask: Callable[[Client], object]) -> None:
     with Client(served[1]) as client:
         client.send("line1", b"1")
         with pytest.raises(StoreError, match="is done on its own machine, with the command `ordack`"):
@@ -321,7 +315,7 @@ def test_what_is_done_to_the_store_itself_is_not_done_from_elsewhere(
         client.send("line1", b"2")
 
 
-def test_a_poisonous_message_is_moved_away_as_the_queue_manager_has_it(store: Path) -> None:
+def test_remote_client_poison_message_follows_server_setting(store: Path) -> None:
     serve, address = serve_applications(store, "[settings]\nPoisonAfter = 2\n")
     with Client(address) as client:
         client.send("line1", b"1")
@@ -341,7 +335,7 @@ def _tls(plant: Plant, name: str = "press-3", authority: str = "ours", believed:
     return plant.files(name, authority, believed)._asdict()
 
 
-def test_applications_speak_tls_and_who_is_not_believed_hears_why(store: Path, plant: Plant) -> None:
+def test_application_uses_tls_and_refused_client_gets_reason(store: Path, plant: Plant) -> None:
     serve, address = serve_applications(store, f"tls = true\nallow-certificates = ['press-3']\n{plant.table('plant')}")
     place = address.replace("tcp", "tls")
     with ordack.connect(place, **_tls(plant)) as client:
@@ -379,7 +373,7 @@ def _send(store: Path) -> None:
         client.send("line1", b"late")
 
 
-def test_a_serve_whose_certificate_is_for_another_address_is_not_believed(store: Path, plant: Plant) -> None:
+def test_client_rejects_certificate_for_other_address(store: Path, plant: Plant) -> None:
     serve, address = serve_applications(store, f"tls = true\n{plant.table('press-4')}")
     with pytest.raises(StoreUnreachable, match=r"its certificate is not accepted: .*127.0.0.1"):
         ordack.connect(address.replace("tcp", "tls"), **_tls(plant))
@@ -498,7 +492,7 @@ _UNREAD = threading.Event()
         (_asks_before_it_has_read, "it asks before it has read its answer"),
     ],
 )
-async def test_who_breaks_a_bound_is_shut_out_with_a_sentence_and_nobody_else_is_harmed(
+async def test_misbehaving_client_is_disconnected_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[int], Any], said: str
 ) -> None:
     monkeypatch.setattr(applications, "HELLO_S", 0.3)
@@ -541,7 +535,7 @@ async def _works(port: int, server: Server) -> None:
         await until(lambda: not len(server.manager.applications))
 
 
-async def test_who_looks_keeps_nobody_waiting_who_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_read_does_not_block_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looking, go_on = threading.Event(), threading.Event()
     look = Here.look
 

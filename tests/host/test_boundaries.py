@@ -14,7 +14,7 @@ from tests.support.host_world import WALL, Host, exchange, peer_of, two_hosts, w
 @pytest.mark.rule("B-402", "B-144")
 @pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
 @pytest.mark.parametrize(("ttbr", "late", "there"), [(5, 4, True), (5, 5, False), (0, 0, False)])
-def test_the_last_second_of_a_message_is_the_one_before_its_time_is_over(
+def test_message_is_available_until_last_second_before_expiry(
     tmp_path: Path, delivery: str, ttbr: int, late: int, there: bool
 ) -> None:
     """Also if nothing has removed it yet."""
@@ -36,7 +36,7 @@ def test_the_last_second_of_a_message_is_the_one_before_its_time_is_over(
 
 @pytest.mark.rule("B-284")
 @pytest.mark.parametrize("missing", [0, 1])
-def test_a_quota_takes_what_fits_to_the_byte(tmp_path: Path, missing: int) -> None:
+def test_quota_is_exact_to_the_byte(tmp_path: Path, missing: int) -> None:
     host = Host(tmp_path)
     peer = peer_of(1)
     peer.send(b"x", sent_time=WALL)
@@ -55,9 +55,7 @@ def test_a_quota_takes_what_fits_to_the_byte(tmp_path: Path, missing: int) -> No
 @pytest.mark.rule("B-405", "B-265", "B-311")
 @pytest.mark.parametrize(("queue", "delivery"), [("line1", "transactional"), ("plain", "recoverable")])
 @pytest.mark.parametrize("seconds", [3, 11])
-def test_a_time_to_reach_the_queue_of_nothing_is_as_long_as_connecting_may_take(
-    tmp_path: Path, queue: str, delivery: str, seconds: int
-) -> None:
+def test_zero_ttrq_lasts_as_long_as_connect_timeout(tmp_path: Path, queue: str, delivery: str, seconds: int) -> None:
     """The peer is reached after three seconds, or is off."""
     world, receiver, sender = two_hosts(tmp_path)
     with sender.client() as client:

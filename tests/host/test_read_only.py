@@ -127,7 +127,7 @@ def test_looks_need_no_permission_to_write_and_see_the_same(others: Path) -> Non
     assert "check the permissions" in errors
 
 
-def test_a_backup_of_a_store_that_one_may_only_read_has_the_same_in_it(others: Path, tmp_path: Path) -> None:
+def test_backup_of_read_only_store_is_complete(others: Path, tmp_path: Path) -> None:
     if os.geteuid():
         others.chmod(0o500)
         [made] = as_json("backup", "--store", others, tmp_path / "backup")
@@ -140,7 +140,7 @@ def test_a_backup_of_a_store_that_one_may_only_read_has_the_same_in_it(others: P
     assert (made["messages"], made["outgoing"]) == (3, 1)
 
 
-def test_what_a_dead_receiver_had_is_seen_and_what_a_living_one_has_is_not(others: Path) -> None:
+def test_look_shows_messages_of_dead_receiver_not_of_live_one(others: Path) -> None:
     program = (
         "import os, sys\nfrom ordack.client import Client\nclient = Client(sys.argv[1])\n"
         "with client.queue('line1').receive():\n    print('taken', flush=True)\n    sys.stdin.read()\n"
@@ -164,7 +164,7 @@ def test_what_a_dead_receiver_had_is_seen_and_what_a_living_one_has_is_not(other
     assert _as_nobody(others, peek)[0].count("message_key") == 3
 
 
-def test_a_store_that_is_changed_while_it_is_looked_at_gives_no_answer(others: Path) -> None:
+def test_store_change_during_read_raises_store_busy(others: Path) -> None:
     look = ReadOnlyStore(others)
     assert look.queues.named("line1").messages == 3
     with Client(others) as client:
@@ -177,7 +177,7 @@ def test_a_store_that_is_changed_while_it_is_looked_at_gives_no_answer(others: P
 # ---- options, new stores, deletion -----------------------------------------------------------------------
 
 
-def test_a_store_is_made_by_init_and_by_serve_that_is_told_to(tmp_path: Path) -> None:
+def test_init_and_serve_create_make_a_store(tmp_path: Path) -> None:
     running = Serve(tmp_path / "typo", "--create")
     assert running.stop()[2].endswith(f"Z info: new store made in {tmp_path}/typo\n")
     made = ordack("init", "--store", tmp_path / "new")
@@ -191,7 +191,7 @@ def test_a_store_is_made_by_init_and_by_serve_that_is_told_to(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("words", [["init"], ["serve", "--create", "--listen", "127.0.0.1:0"]], ids=" ".join)
-def test_what_makes_a_store_takes_no_empty_file_for_none(tmp_path: Path, words: list[str]) -> None:
+def test_creating_a_store_refuses_empty_database_file(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / FILE_NAME).touch()
     done = ordack(*words, "--store", tmp_path)
     assert (done.returncode, f"{FILE_NAME} is empty" in done.stderr) == (1, True)
@@ -218,7 +218,7 @@ def test_the_store_comes_from_the_environment_too(store: Path, monkeypatch: pyte
         ),
     ],
 )
-def test_messages_are_lost_only_by_who_says_so(store: Path, words: list[str], name: str, lost: str) -> None:
+def test_destructive_command_needs_confirmation(store: Path, words: list[str], name: str, lost: str) -> None:
     with Client(store) as client:
         for _ in range(2):
             client.send(name, b"x")

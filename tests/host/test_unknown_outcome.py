@@ -57,7 +57,7 @@ def test_a_commit_that_fails_once_has_not_happened_for_good(disk: FaultyDisk, cl
     assert _bodies_after_power_cut(client, disk) == _bodies(client) == [b"1", b"2"]
 
 
-def test_a_send_of_which_nobody_knows_says_so_and_can_be_done_again(disk: FaultyDisk, client: Client) -> None:
+def test_send_sync_failure_raises_store_unknown_and_allows_retry(disk: FaultyDisk, client: Client) -> None:
     disk.fail = "sync"
     for _ in range(2):
         with pytest.raises(StoreUnknown, match=r"message( \d+)? to line1 was sent, or not: .*not known"):
@@ -68,9 +68,7 @@ def test_a_send_of_which_nobody_knows_says_so_and_can_be_done_again(disk: Faulty
     assert _bodies_after_power_cut(client, disk) == _bodies(client) == [b"1", b"2"]
 
 
-def test_a_receive_of_which_nobody_knows_says_so_and_leaves_the_message_there_or_not(
-    disk: FaultyDisk, client: Client
-) -> None:
+def test_receive_sync_failure_raises_store_unknown(disk: FaultyDisk, client: Client) -> None:
     taken = client.queue("line1").receive()
     assert taken.__enter__().body == b"1"
     disk.fail = "sync"
@@ -86,7 +84,9 @@ def test_a_receive_of_which_nobody_knows_says_so_and_leaves_the_message_there_or
 @pytest.mark.rule("B-098", "B-285")
 @pytest.mark.parametrize("fail", ["sync", "sync-once", "write", "write-once"])
 @pytest.mark.parametrize("cut", [False, True], ids=["goes on", "power cut"])
-def test_a_batch_of_which_nobody_knows_is_stored_once(disk: FaultyDisk, tmp_path: Path, fail: str, cut: bool) -> None:
+def test_batch_with_unknown_commit_result_is_stored_once(
+    disk: FaultyDisk, tmp_path: Path, fail: str, cut: bool
+) -> None:
     host = Host(tmp_path)
     peer = peer_of(1)
     world = world_of([host], [peer])

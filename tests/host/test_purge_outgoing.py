@@ -107,7 +107,7 @@ def _life(folder: Path, patch: pytest.MonkeyPatch, moment: int, held: bool) -> t
 @pytest.mark.slow
 @pytest.mark.rule("C-29", "C-33")
 @pytest.mark.parametrize("held", [False, True])
-def test_what_an_operator_withdraws_ends_at_whatever_moment_that_is(
+def test_purge_outgoing_survives_crash_at_any_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
 ) -> None:
     moment = 1
