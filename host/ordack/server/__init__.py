@@ -1,1 +1,1 @@
-"""`ordack serve`: sockets, TLS, serial ports, the page, metrics, and what systemd is told."""
+"""The network side of `ordack serve`: sockets, TLS, serial ports, the web page, metrics and systemd notification."""

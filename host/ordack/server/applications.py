@@ -1,9 +1,8 @@
-"""Applications use `ordack serve` (service.py) over the Unix socket in the store's folder, and over the TCP sockets of
-`[[applications]]` in the configuration file.
+"""Serves applications over the Unix socket in the store's folder and over the TCP sockets of `[[applications]]`.
 
-Applications of other machines have limits: connections, seconds for each part of a question, bytes of incomplete
-questions, one unread answer. An application that breaks a limit is disconnected, and the log says why. A thread with
-its own connection to the store answers questions that only read, so that no writer waits for them.
+Applications on other machines have limits: connections, seconds per part of a question, bytes of incomplete questions,
+one unread answer. Breaking a limit disconnects the application, and the log says why. A thread with its own store
+connection answers read-only questions, so that no writer waits for a reader.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ if TYPE_CHECKING:
     from ordack.config.tls import Tls
     from ordack.server.listener import Listener, Listeners
 
-APPLICATIONS_MAX = 256  # at a time: each may have a frame of service.FRAME_MAX on the way
-SHARE_OF_FILES = 8  # applications get an eighth of the files that this process may open
-REFUSED_MAX = 16  # connections beyond the limit that get an answer
+APPLICATIONS_MAX = 256  # at a time: each may have a frame of service.FRAME_MAX in flight
+SHARE_OF_FILES = 8  # applications get an eighth of this process's file limit
+REFUSED_MAX = 16  # connections beyond the limit that get a refusal
 HELLO_S = 10.0  # for the first question
-PART_S = 60.0  # for a question that has begun, and for an unread answer; and a second more for each
-RATE = 100_000  # bytes
-LOOKING_FILES = 8  # of the thread that reads
+PART_S = 60.0  # to complete a question, or to read an answer; one second more per RATE bytes
+RATE = 100_000  # bytes/s
+LOOKING_FILES = 8  # files of the reading thread
 
 
 class Door:
-    """Takes connections, gathers questions and writes answers. wake: called when the manager has something to do.
-    listeners: for other machines. tls: for listeners with TLS. most: connections at a time, of this machine and of
-    others each."""
+    """Accepts connections, gathers questions and writes answers. wake: called when the manager has work. listeners: for
+    other machines. tls: for listeners with TLS. most: maximum connections from this machine, and from other machines.
+    """
 
     def __init__(
         self,
@@ -58,19 +57,19 @@ class Door:
         self.most = (
             APPLICATIONS_MAX if files == resource.RLIM_INFINITY else min(APPLICATIONS_MAX, files // SHARE_OF_FILES)
         )
-        self.half = 0  # bytes of questions from other machines that are not complete
+        self.half = 0  # bytes of incomplete questions from other machines
         self.connections: set[Connection] = set()
         self._reader = StoreReader(manager.store.folder, "ordack-reading")
-        self._here: Here | None = None  # of the reader's thread
+        self._here: Here | None = None  # belongs to the reader's thread
         self._listeners = listeners
         self._tls = tls
         self._asked: list[Question] = []
         self._of: dict[Application, Connection] = {}
         self._server: asyncio.Server | None = None
-        self._handshakes = 0  # of TLS
+        self._handshakes = 0  # TLS handshakes in progress
 
     async def open(self) -> None:
-        """Take connections from now on. Without a socket in the store's folder, take those of other machines only."""
+        """Start accepting. Without a socket in the store's folder, accept applications of other machines only."""
         store = self.manager.store
         try:
             listener = service.listen(store.folder)
@@ -84,7 +83,7 @@ class Door:
         await self._listeners.start(self, self._tls)
 
     async def close(self) -> None:
-        """Take no more connections, and end all."""
+        """Stop accepting and end every connection."""
         self._listeners.close()
         if self._server:
             (self.manager.store.folder / service.SOCKET).unlink(missing_ok=True)
@@ -125,14 +124,14 @@ class Door:
             operator.tell_seldom("applications", int(time.time()), text)
 
     def has_too_much(self) -> Connection | None:
-        """The largest incomplete question's connection, if all incomplete questions have too many bytes."""
+        """The connection with the largest incomplete question, if the sum of all exceeds the limit."""
         if self.half <= self.manager.config.max_half_received:
             return None
         return max(self.connections, key=lambda one: one.half)
 
     def enter(self, connection: Connection, identifier: bytes) -> Application:
-        """Register an application. An older connection of it ends now: questions that are still on their way there
-        would be answered behind those on this connection. Raises StoreBusy, StoreError."""
+        """Register an application and end its older connection. Otherwise pending questions of the old connection would
+        be answered behind those of the new one. Raises StoreBusy, StoreError."""
         for application, other in list(self._of.items()):
             if application.identifier == identifier:
                 other.end()
@@ -156,7 +155,7 @@ class Door:
         self._asked.append(question)
 
     def look(self, asker: Connection, kind: str, parts: list[Any]) -> None:
-        """Answer a question that only reads."""
+        """Answer a read-only question in the reader's thread."""
         found = self._reader.read(lambda store: service.frame(service.DONE, _LOOKS[kind](self._in(store), *parts)))
         asyncio.wrap_future(found).add_done_callback(lambda done: asker.answer(_answer(done)))
 
@@ -171,7 +170,7 @@ class Door:
         return asked
 
     def fail(self, questions: Iterable[Question], error: Exception) -> None:
-        """Disconnect the applications, which ask again: nobody knows which questions were answered before the error."""
+        """Disconnect the applications, which then ask again: the error hides which questions were answered."""
         if questions:
             self.manager.operator.tell(f"applications are disconnected: a defect, {error!r}", ERROR)
         for application, _ in questions:
@@ -189,9 +188,8 @@ class Door:
 
 
 class Connection(asyncio.Protocol):
-    """One application's connection, which has one question at a time. listener: of an application on another machine;
-    None: it is on this machine, and has the rights of an operator. is_over: the connection has ended. half: bytes of
-    its incomplete question, if it is on another machine."""
+    """One application's connection, with one question at a time. listener: None for an application on this machine,
+    which has an operator's rights. half: bytes of the incomplete question of an application on another machine."""
 
     transport: asyncio.Transport
 
@@ -206,16 +204,16 @@ class Connection(asyncio.Protocol):
         self._has_asked = False
         self._for_good = False
         self._address = ""
-        self._certificate: str | None = None  # the name in the peer's; None without TLS
+        self._certificate: str | None = None  # the name in the peer's certificate; None without TLS
         self._late: asyncio.TimerHandle | None = None
         self._began = 0.0  # time of the incomplete question's first bytes
-        self._is_unread = False  # an answer fills its buffers
+        self._is_unread = False  # the write buffer is full
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         if self.listener:
-            peer = transport.get_extra_info("peername")  # None: it has gone already
+            peer = transport.get_extra_info("peername")  # None: the peer has disconnected already
             if transport.get_extra_info("sslcontext"):
                 self._certificate = name_in(transport.get_extra_info("peercert"))
             self._address = peer[0] if peer else ""
@@ -223,7 +221,7 @@ class Connection(asyncio.Protocol):
                 self.end("too many are connected" if peer else "")
                 return
             connected: socket.socket = transport.get_extra_info("socket")
-            with contextlib.suppress(OSError):  # it has gone
+            with contextlib.suppress(OSError):  # the peer has disconnected
                 service.keep_alive(connected)
             self._within(HELLO_S, "it has not said who it is in time")
         self._door.connections.add(self)
@@ -239,7 +237,7 @@ class Connection(asyncio.Protocol):
         self._door.wake()
 
     def answer(self, answer: bytes) -> None:
-        """Answer its question."""
+        """Answer the pending question."""
         if not self.is_over:
             self._has_asked = False
             self.transport.write(answer)
@@ -248,7 +246,7 @@ class Connection(asyncio.Protocol):
         self.end()
 
     def end(self, why: str = "") -> None:
-        """End it now. why: for the operator; "" to tell nothing."""
+        """End the connection now. why: logged for the operator; "" logs nothing."""
         if self.is_over:
             return
         self.is_over = True
@@ -262,13 +260,13 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
     def refusal(self) -> str:
-        """Why it may not enter; "" if it may."""
+        """Why the application may not connect; "" if it may."""
         return self.listener.refusal(self._address, self._certificate) if self.listener else ""
 
     # ---- bounds
 
     def _bound(self, came: int) -> None:
-        """Limit the time of an incomplete question, and the bytes of all."""
+        """Limit the time of one incomplete question and the bytes of all incomplete questions."""
         before, self.half = self.half, len(self._buffer)
         self._door.half += self.half - before
         if self._application is None:
@@ -295,7 +293,7 @@ class Connection(asyncio.Protocol):
         self._within(0, "")
 
     def _within(self, seconds: float, why: str) -> None:
-        """End it after so many seconds for this reason; without a reason, never."""
+        """End the connection after `seconds` for the reason `why`; "" cancels the timeout."""
         if self._late:
             self._late.cancel()
         self._late = self._loop.call_later(max(seconds, 0.0), self.end, why) if why else None
@@ -312,7 +310,7 @@ class Connection(asyncio.Protocol):
                 else:
                     self._ask(self._application, question[0], service.parts_of(question))
         except service.MalformedFrame as error:
-            if not self._has_asked:  # else it would take this for the answer that it waits for
+            if not self._has_asked:  # otherwise the application would take the error for its pending answer
                 self.transport.write(service.failed(ValueError(f"`ordack serve` does not take this: {error}")))
             self.end(str(error))
 
@@ -366,7 +364,7 @@ def _answer(done: asyncio.Future[bytes]) -> bytes:
         return done.result()
     except (StoreError, ValueError) as error:
         return service.failed(error)
-    except Exception as error:  # noqa: BLE001 - a defect that one application has met is not the others' end
+    except Exception as error:  # noqa: BLE001 - a defect in one question must not end other connections
         return service.failed(StoreError(f"`ordack serve` has a defect: {error!r}"))
 
 

@@ -1,8 +1,8 @@
 """A certificate authority for one plant, and the certificates of its queue managers and boards, as files.
 
-In the folder: `ca.pem` and `ca.key`, the authority; of each name `NAME.pem` and `NAME.key`; for boards also `NAME.der`,
-`NAME.key.der` and `ca.der`, because MicroPython reads DER on every port. Keys are on the curve P-256 and stand in files
-that only their owner can read.
+Files in the folder: `ca.pem` and `ca.key` for the authority, `NAME.pem` and `NAME.key` for each name. Boards also get
+`NAME.der`, `NAME.key.der` and `ca.der`, because MicroPython reads DER on every port. Keys use the curve P-256; only the
+owner can read the key files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ordack.config.config import check_host
 from ordack.config.names import BadName
 
 AUTHORITY = "ca"
-# A board begins with a clock of 2000 or 2021 until somebody sets it, and a certificate must not be too new for it.
+# A board's clock starts at 2000 or 2021 until somebody sets it; the certificate must be valid by that clock.
 NOT_BEFORE = datetime(2000, 1, 1, tzinfo=UTC)
 SOON_DAYS = 30
 _USAGES = (
@@ -36,18 +36,18 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,62}[A-Za-z0-9])?")
 
 
 class BadCertificate(ValueError):
-    """What was asked for cannot be made, or is no certificate; the text says why and what to do."""
+    """The certificate cannot be made, or is invalid. The text gives the reason and the next step."""
 
 
 class Made(NamedTuple):
-    """Files that were written, and until when their certificate holds."""
+    """The files written, and the time when their certificate expires."""
 
     files: tuple[Path, ...]
     until: datetime
 
 
 def init(folder: Path, name: str, days: int) -> Made:
-    """Make an authority of this name in a folder, for so many days. Raises BadCertificate, OSError."""
+    """Make an authority called `name` in a folder, valid for `days`. Raises BadCertificate, OSError."""
     _refuse_existing([folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"], "certificates that it has signed")
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -57,10 +57,10 @@ def init(folder: Path, name: str, days: int) -> Made:
 
 
 def issue(folder: Path, name: str, hosts: Sequence[str], days: int, board: bool = False, renew: bool = False) -> Made:
-    """Make a certificate with its key, signed by the authority in the folder.
+    """Make a certificate and its key, signed by the authority in the folder.
 
-    name: who has it, also one of its hosts. hosts: addresses and names that others connect to. board: write DER files,
-    too. renew: in place of one that is there. Raises BadCertificate, OSError.
+    name: the holder, which also becomes a host name. hosts: addresses and names that peers connect to. board: write DER
+    files too. renew: replace an existing certificate. Raises BadCertificate, OSError.
     """
     if not _NAME.fullmatch(name) or name.lower() == AUTHORITY:
         raise BadCertificate(
@@ -79,10 +79,10 @@ def issue(folder: Path, name: str, hosts: Sequence[str], days: int, board: bool 
 
 
 def ending(path: Path) -> list[str]:
-    """What there is to tell of the certificate of a PEM file that is over, or is soon."""
+    """A warning if the certificate in a PEM file has expired or expires within SOON_DAYS; else nothing."""
     try:
         until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-    except (ValueError, OSError):  # whoever speaks TLS with it has told that
+    except (ValueError, OSError):  # the TLS code reports an unreadable certificate
         return []
     days = (until - _now()).days
     if days >= SOON_DAYS:
@@ -151,7 +151,7 @@ def _signed(
     is_authority: bool,
     *others: x509.ExtensionType,
 ) -> x509.Certificate:
-    """others: extensions besides those that every certificate has."""
+    """others: extensions in addition to those of every certificate."""
     usage = dict.fromkeys(_USAGES, False)
     usage |= dict.fromkeys(("key_cert_sign", "crl_sign") if is_authority else ("digital_signature",), True)
     builder = (
@@ -181,7 +181,7 @@ def _write(
     key: ec.EllipticCurvePrivateKey,
     authority: x509.Certificate | None = None,
 ) -> tuple[Path, ...]:
-    """authority: with it, DER files are written, too. Each file is whole or not there, and keys are there first."""
+    """Write each file atomically, keys first. authority: write DER files too."""
     pem, der = serialization.Encoding.PEM, serialization.Encoding.DER
     plain = serialization.NoEncryption()
     pkcs8, traditional = serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL

@@ -1,10 +1,10 @@
-"""Connection attempts to one next hop: which address to try, when, and what came of it. No sockets, no clock.
+"""Connection attempts to one next hop: which address to try, when, and the outcome. No sockets, no clock.
 
     step = connector.next_step(now, wall, wanted, may_ping)     # repeatedly, at least every few tens of ms
     ... do it, and report: resolved, unresolved, ponged, unreachable, connected, answered, opened, closed
 
-The connector's state is the State of the outgoing queues of its hop (B-082). OnHold belongs to a queue and not to its
-hop: the queue manager adds it, and no step here can end it (B-347). Nothing is ever Locked.
+The connector's state is the State of the outgoing queues of its hop (B-082). OnHold belongs to a queue, not to a hop:
+the queue manager adds it, and no step here ends it (B-347). No queue is ever Locked.
 
 Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 """
@@ -24,9 +24,9 @@ from ordack.config.names import counted
 
 FIRST_RETRY_MS = 100  # doubled after each failure, up to TryConnectInterval + RoundTripDelay (B-133)
 HISTORY_SIZE = 20
-OWN_ENDS = ("B-147", "B-163")  # idle, stopped: this side ended the session, and nothing is wrong with the peer
-OWN_FAILURES = ("B-285", "B-435")  # a full disk, too many sessions: not the peer's either
-TLS_FAILED = "TLS"  # in place of a rule: TLS has ended it
+OWN_ENDS = ("B-147", "B-163")  # idle, stopped: this side ended the session, and the peer is healthy
+OWN_FAILURES = ("B-285", "B-435")  # a full disk, too many sessions: not the peer's fault
+TLS_FAILED = "TLS"  # stands in place of a rule when TLS ended the transport
 
 INACTIVE = "Inactive"
 WAITING = "Waiting"
@@ -35,7 +35,7 @@ CONNECTED = "Connected"
 DISCONNECTING = "Disconnecting"
 DISCONNECTED = "Disconnected"
 
-# An Error of the connection history is an HRESULT: Winsock's number for what happened, else "unspecified".
+# The Error of a connection history entry is an HRESULT: Winsock's number, or "unspecified".
 _WINSOCK = {
     errno.EACCES: 10013,
     errno.EMFILE: 10024,
@@ -56,7 +56,7 @@ _TIMED_OUT = _HRESULT_WIN32 | 10060
 _REFUSED = _HRESULT_WIN32 | 10061
 _UNSPECIFIED = 0x80004005
 
-# What it means when a transport ends before a queue manager has answered; by any other rule it was no answer of one.
+# Why a transport ended before a queue manager answered; any other rule means that the answer was not MSMQ.
 _HANDSHAKES = {
     "B-155": "it takes the connection and says nothing: is it a queue manager?",
     "B-298": "it closes the connection without a word: it has too many sessions, or is no queue manager",
@@ -64,7 +64,7 @@ _HANDSHAKES = {
 
 
 class Step(enum.Enum):
-    """What is to be done next."""
+    """The next action towards a session."""
 
     RESOLVE = enum.auto()  # find the addresses of `host`
     PING = enum.auto()  # ask `address` whether it would take a session
@@ -93,12 +93,12 @@ class _Stage(enum.Enum):
 
 
 class Connector:
-    """The way to one hop, and what has happened on it.
+    """The connection attempts to one hop, and their history.
 
-    state: B-082. addresses, index: NextHopCollection and NextHopIndexer (B-052); of each, HostName is `host` and QMGuid
-    zero. next_hops: those of the outgoing queues (B-196, B-216). pinged: this attempt has sent a ping (SE of the
-    request, B-204). history: the latest HISTORY_SIZE entries. log: called with a line for an operator, of each kind of
-    failure once until a session has held. tls: set it to whether TLS is spoken, before each attempt.
+    state: B-082. addresses, index: NextHopCollection and NextHopIndexer (B-052); every entry has HostName `host` and
+    QMGuid zero. next_hops: those of the outgoing queues (B-196, B-216). pinged: this attempt has sent a ping (SE of the
+    request, B-204). history: the latest HISTORY_SIZE entries. log: called once per kind of failure until a session
+    holds. tls: the caller sets it before each attempt.
     """
 
     def __init__(
@@ -122,24 +122,24 @@ class Connector:
         self.state = INACTIVE
         self._stage = _Stage.IDLE
         self._may_ping = False  # in this attempt
-        self._retrying = False  # the next attempt is the retry timer's
-        self._wait = 0  # ms that were waited after the last failure
+        self._retrying = False  # the retry timer starts the next attempt
+        self._wait = 0  # ms waited after the last failure
         self._not_before: int | None = None
         self._opened = 0
         self._told: set[str] = set()
         self._ended_at_once = False  # the last session
-        self.tries = 0  # that have failed since a session has held,
-        self.reason = ""  # the last for this reason;
+        self.tries = 0  # failed attempts since a session held
+        self.reason = ""  # of the last failure
         self.next_try = 0.0  # s since 1970
 
     @property
     def address(self) -> str:
-        """The address in use, or tried last (RemoteQMAddress); "" before and during a look-up."""
+        """The address in use or tried last (RemoteQMAddress); "" before and during a look-up."""
         return self.addresses[self.index] if self.addresses else ""
 
     @property
     def rests(self) -> bool:
-        """There is no next step before its session has closed, or messages wait for one."""
+        """No step is due until the session closes or a message waits for a session."""
         return self._stage is _Stage.OPEN or (self._stage is _Stage.IDLE and not self._retrying)
 
     def report(self) -> dict[str, Any]:
@@ -156,19 +156,19 @@ class Connector:
         }
 
     def next_step(self, now: int, wall: int, wanted: bool, may_ping: bool = True) -> Step | None:
-        """What is to be done now; each step is told once. None: nothing before the next call.
+        """The next action, returned once; None until a later call.
 
-        wanted: messages wait for a session. may_ping: False where another ping is waiting for its answer.
+        wanted: messages wait for a session. may_ping: False while another ping waits for its answer.
         """
         if self._stage is _Stage.IDLE and (self._not_before is None or now >= self._not_before):
             if not wanted:
-                self._retrying = False  # the retry timer has found nothing to do (B-145)
+                self._retrying = False  # the retry timer found no waiting message (B-145)
                 return None
             self._may_ping = self._send_pings and not self._retrying  # B-198
             self.pinged = False
             if not self._retrying or self.index + 1 >= len(self.addresses):
                 self._stage = _Stage.RESOLVING
-                self.addresses = ()  # so that a look-up that fails is followed by another, not by an old address
+                self.addresses = ()  # a failed look-up leads to another look-up, not to an old address
                 self.index = 0
                 return Step.RESOLVE
             self.index += 1  # B-145
@@ -188,7 +188,7 @@ class Connector:
         return Step.CONNECT
 
     def resolved(self, addresses: Sequence[str], now: int, wall: int) -> None:
-        """RESOLVE has found these, in the order in which to try them (B-196). None at all: a failure."""
+        """RESOLVE found these addresses, in the order in which to try them (B-196). No address: a failure."""
         self.addresses = self.next_hops = tuple(dict.fromkeys(addresses))
         if not self.addresses:
             self.unresolved("the name has no address", now, wall)
@@ -201,7 +201,7 @@ class Connector:
         self._fail("DnsFailure", _HOST_NOT_FOUND, reason, now, wall)
 
     def ponged(self, refused: bool | None, now: int, wall: int) -> None:
-        """PING was answered; None: nobody did in time (B-201)."""
+        """PING was answered; None: no answer in time (B-201)."""
         if refused is None:
             self._fail("PingFailure", _TIMED_OUT, "no answer to the ping", now, wall)
         elif refused:
@@ -213,7 +213,7 @@ class Connector:
     def unreachable(self, error: Exception, now: int, wall: int) -> None:
         """CONNECT has failed."""
         if self._stage is not _Stage.CONNECTING:
-            return  # the transport was there already, and is about to be reported lost
+            return  # the transport was up already, and its loss is about to be reported
         number = (error.errno if isinstance(error, OSError) else None) or 0
         if isinstance(error, TimeoutError):
             number = errno.ETIMEDOUT
@@ -223,17 +223,17 @@ class Connector:
         self._fail(status, code, reason or (not number and str(error)) or "no answer", now, wall)
 
     def connected(self) -> None:
-        """CONNECT has succeeded, the EstablishConnection request is on its way."""
+        """CONNECT has succeeded; the EstablishConnection request is in flight."""
         self._stage = _Stage.HANDSHAKE
 
     def answered(self, wall: int) -> None:
-        """A valid EstablishConnection response has come (B-211). To be told any number of times."""
+        """A valid EstablishConnection response has arrived (B-211). Repeated calls are allowed."""
         if self._stage is _Stage.HANDSHAKE:
             self._stage = _Stage.ANSWERED
             self._note("EstablishPacketReceived", wall)
 
     def opened(self, now: int, wall: int) -> None:
-        """The session is open (B-216). To be told any number of times."""
+        """The session is open (B-216). Repeated calls are allowed."""
         self.answered(wall)
         if self._stage is _Stage.ANSWERED:
             self._stage = _Stage.OPEN
@@ -247,14 +247,14 @@ class Connector:
                 self._log(LogLine(text, INFO, f"{where}: up", peer=where))
 
     def closing(self) -> None:
-        """The session is over, its transport is being shut (B-297)."""
+        """The session has ended, and its transport is closing (B-297)."""
         self.state = DISCONNECTING
 
     def closed(self, rule: str, reason: str, now: int, wall: int, wanted: bool) -> None:
-        """The transport is gone, and with it the session, for this reason (B-297). wanted: messages wait for another.
+        """The transport and its session have ended for this reason (B-297). wanted: messages wait for a session.
 
-        A session that ends soon after it was opened, with messages left, counts as a failed attempt: the peer will do
-        the same again (B-421).
+        A session that ends soon after it opened, with messages left, counts as a failed attempt: the peer will end the
+        next one too (B-421).
         """
         opened = self._ended_at_once = self._stage is _Stage.OPEN
         self.state = DISCONNECTED

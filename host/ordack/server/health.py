@@ -1,4 +1,4 @@
-"""How a running queue manager is: what its HTTP port, its web page and its service manager say of it."""
+"""The health of a running queue manager, for its HTTP port, its web page and its service manager."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ROWS_MAX = 200  # of each kind
 PROBLEMS_MAX = 50
 SAMPLE_S = 5.0
 SAMPLES_MAX = 180  # 15 minutes
-STUCK_S = 10.0  # its loop comes round every 50 ms, whatever it does
+STUCK_S = 10.0  # the event loop turns every 50 ms, even under load
 
 
 def glance(manager: Manager, store: Store) -> dict[str, Any]:
-    """As status.glance, of the queue manager of this process. To be asked in another thread, with a store on a
-    connection of that thread."""
+    """As status.glance, for the queue manager of this process. Call it in another thread, with that thread's own
+    connection to the store."""
     counters = manager.links.counters
     quiet = _quiet(manager, time.monotonic())
     silence = f"{quiet}: something in it holds it up" if quiet else ""
@@ -34,14 +34,14 @@ def glance(manager: Manager, store: Store) -> dict[str, Any]:
 
 
 def _quiet(manager: Manager, now: float) -> str:
-    """That its loop stands, in words; "" if it does not."""
+    """A text saying that the event loop is stuck; "" if it turns."""
     quiet = now - manager.links.counters.turned
     return f"it has not come round for {quiet:.0f} s" if quiet > STUCK_S else ""
 
 
 def restart_helps(manager: Manager, now: float) -> str:
-    """Why a new process may do better, in a sentence; "" if nothing says so: for a service manager's watchdog, and
-    /livez. now: monotonic seconds. On a full disk it would only have to wait, too."""
+    """Why a restart may help, for a service manager's watchdog and /livez; "" without a reason. now: monotonic seconds.
+    A full disk is no reason: a new process would wait too."""
     quiet = _quiet(manager, now)
     if quiet:
         return quiet
@@ -51,7 +51,7 @@ def restart_helps(manager: Manager, now: float) -> str:
 
 
 def sentence(manager: Manager) -> str:
-    """How it is, for whoever asks the service manager. For the loop's own thread."""
+    """One sentence on the health, for the service manager. Call it in the event loop's thread."""
     store = manager.store
     try:
         queues = [queue for queue in store.queues.all() if queue.kind == PRIVATE]
@@ -64,19 +64,19 @@ def sentence(manager: Manager) -> str:
 
 
 class Overview:
-    """Of one queue manager. For one thread, which gives its own connection to the store; only `samples` is kept: the
-    time, in seconds since 1970, messages in queues here, and on their way to others."""
+    """The overview of one queue manager, for one thread with its own connection to the store. samples: (seconds since
+    1970, messages in local queues, messages to be sent or acknowledged)."""
 
     def __init__(self, manager: Manager) -> None:
         self.samples: deque[tuple[float, int, int]] = deque(maxlen=SAMPLES_MAX)
         self._manager = manager
 
     def sample(self, store: Store) -> None:
-        """Keep how it is now. Raises StoreError."""
+        """Keep a sample of now. Raises StoreError."""
         self.samples.append((round(time.time(), 1), store.queues.total(), store.outgoing.total()))
 
     def shown(self, store: Store) -> dict[str, Any]:
-        """All of it, ready for JSON. Raises StoreError."""
+        """The whole overview, ready for JSON. Raises StoreError."""
         told = glance(self._manager, store)
         queues = sorted(told["queues"], key=lambda queue: (not is_full(queue), -queue["messages"], queue["name"]))
         waiting = sorted(
@@ -106,7 +106,7 @@ class Overview:
         }
 
     def _peers(self, names: PeerNames) -> list[dict[str, Any]]:
-        """Those that are connected or were, the ones with names first, then whoever was silent longest."""
+        """Present and past peers: named peers first, then the longest silent."""
         now = time.monotonic() * 1000
         links = self._manager.links
         found: dict[bytes, dict[str, Any]] = {
@@ -131,7 +131,7 @@ class Overview:
 
 
 def _oldest(store: Store, queue: dict[str, Any]) -> float | None:
-    """When its oldest message arrived, in seconds since 1970."""
+    """Arrival time of the queue's oldest message, in seconds since 1970."""
     found = store.queues.find(queue["name"]) if queue["messages"] else None
     arrived = store.messages.oldest(found.identifier) if found else None
     return None if arrived is None else arrived / 1e6

@@ -1,4 +1,4 @@
-"""Listening sockets: who may connect to each, and TLS with those who do."""
+"""Listening sockets: access control and TLS for incoming connections."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ordack.store import ALLOW_LIST, TLS
 if TYPE_CHECKING:
     from ordack.config.tls import Tls
 
-BACKLOG = 1000  # connections that wait in the kernel, as of boards that all come back at once
-TAKEN_AT_ONCE = 4  # connections, before the others are looked at: a flood of them leaves time for those that are there
-SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
+BACKLOG = 1000  # connections that wait in the kernel, for example when all boards reconnect at once
+TAKEN_AT_ONCE = 4  # connections accepted per turn, so that a flood leaves time for existing connections
+SPARE_FILES = 24  # for the store, the event loop, the listener and connections about to be refused
 
 
 class Listener:
-    """A listening TCP socket on the first address of host, an IPv4 one if there is one; on an IPv6 address, for IPv6
-    alone, whatever the machine's default is. Raises OSError.
+    """A listening TCP socket on the first address of host, IPv4 preferred. An IPv6 socket takes IPv6 only, whatever the
+    machine's default is. Raises OSError.
 
-    place: the address and port that it has. The arguments are the fields of `config_file.Listen`.
+    place: the bound address and port. The arguments are the fields of `config_file.Listen`.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Listener:
         return self._allow is None or address in self._allow
 
     def refusal(self, address: str, certificate: str | None) -> str:
-        """Why a peer at this IP address may not connect; "" if it may. certificate: the name in its certificate; None:
-        it does not speak TLS."""
+        """Why a peer at this IP address may not connect; "" if it may. certificate: the name in its certificate; None
+        without TLS."""
         if not self.admits(address):
             return f"it is not in the allow-list of {self}"
         if self.tls != (certificate is not None):
@@ -79,7 +79,7 @@ class Listener:
         return certificate_refusal(self._certificates, certificate or "")
 
     def close(self) -> None:
-        """Take no more connections. Those that are there go on."""
+        """Stop accepting. Existing connections continue."""
         if self.server:
             self.server.close()
         self.socket.close()
@@ -89,7 +89,7 @@ class Listener:
 
 
 class Listeners:
-    """All that a queue manager listens on."""
+    """All listeners of a queue manager."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = list(listeners)
@@ -110,7 +110,7 @@ class Listeners:
         return tuple(listener.place for listener in self)
 
     async def start(self, acceptor: Acceptor, tls: Tls | None = None) -> None:
-        """Take connections from now on. tls: for listeners with TLS."""
+        """Start accepting. tls: for listeners with TLS."""
 
         def make(listener: Listener) -> asyncio.Protocol:
             if listener.tls:
@@ -123,10 +123,10 @@ class Listeners:
             listener.server = await loop.create_server(
                 functools.partial(make, listener), sock=listener.socket, backlog=TAKEN_AT_ONCE
             )
-            listener.socket.listen(BACKLOG)  # asyncio has set that to TAKEN_AT_ONCE
+            listener.socket.listen(BACKLOG)  # asyncio has set the backlog to TAKEN_AT_ONCE
 
     def close(self) -> None:
-        """Take no more connections, and end handshakes."""
+        """Stop accepting and cancel handshakes."""
         for listener in self:
             listener.close()
         for task in self._handshakes:
@@ -134,7 +134,7 @@ class Listeners:
 
 
 HANDSHAKE_TIMEOUT_S = 10.0
-SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read, and its goodbye
+SHUT_TIMEOUT_S = 5.0  # to flush the last bytes to a peer that does not read, and for its close
 
 
 class Acceptor(Protocol):
@@ -144,7 +144,7 @@ class Acceptor(Protocol):
         """The protocol of a connection to this listener."""
 
     def expect(self, address: str, listener: Listener) -> bool:
-        """May a peer at this IP address begin a TLS handshake? `expected` follows if it may."""
+        """May a peer at this IP address begin a TLS handshake? After True, `expected` follows."""
 
     def expected(self, address: str) -> None:
         """The handshake has ended."""
@@ -154,20 +154,20 @@ class Acceptor(Protocol):
 
 
 class TlsHandshake(asyncio.Protocol):
-    """A connection to a listener with TLS until the handshake ends; then the acceptor's protocol takes over."""
+    """A connection to a TLS listener during the handshake. The acceptor's protocol takes over afterwards."""
 
     def __init__(self, listener: Listener, acceptor: Acceptor, tls: Tls, tasks: set[asyncio.Task[None]]) -> None:
         self._listener = listener
         self._acceptor = acceptor
         self._tls = tls
         self._tasks = tasks
-        self._early = bytearray()  # what the peer has sent right behind its last word of the handshake
+        self._early = bytearray()  # bytes that the peer sent right behind its last handshake message
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()  # what comes is for TLS
-        peer = transport.get_extra_info("peername")  # None: the peer has gone already
+        transport.pause_reading()  # the bytes are for TLS
+        peer = transport.get_extra_info("peername")  # None: the peer has disconnected already
         if peer and not self._listener.admits(peer[0]):
             self._acceptor.shut_out(peer[0], f"it is not in the allow-list of {self._listener}", ALLOW_LIST)
         elif peer and self._acceptor.expect(peer[0], self._listener):
@@ -209,10 +209,9 @@ class TlsHandshake(asyncio.Protocol):
 
 
 def sessions_for_files(most: int, others: int = 0) -> int:
-    """How many sessions there may be, `most` if this process may have files for so many: the hard limit counts. others:
-    files that something else in it may open.
+    """The session limit: `most`, or fewer if the process may not open enough files. others: files for other uses.
 
-    One session too many then is refused in order, instead of taking the last file from whatever needs one (B-435).
+    Raises the soft limit up to the hard limit. A refused session leaves a file for the store (B-435).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare = SPARE_FILES + others

@@ -1,7 +1,7 @@
-"""The metrics of a running queue manager, for Prometheus. What is counted is in counters.py; nothing is counted here.
+"""The metrics of a running queue manager, for Prometheus, from the counts of counters.py.
 
-A collection is made in a thread of its own: it reads the counters, and the store on a connection of that thread. Labels
-are bounded: NAMED_MAX queues, destinations and peers have their own, and all others are summed as "other".
+A separate thread collects them, with its own connection to the store. Labels are bounded: NAMED_MAX queues,
+destinations and peers have their own; the label "other" sums the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ordack.broker.manager import Manager
 
 NAMED_MAX = PEERS_MAX
-LABEL_MAX = 120  # signs of a label
+LABEL_MAX = 120  # characters
 NO_ROOM = "no room"
 
 Numbers = dict[str, float]  # by label
@@ -42,14 +42,14 @@ def _gauge(name: str, meaning: str, value: float | Numbers, label: str = "") -> 
 
 
 def _filled(family: CounterMetricFamily | GaugeMetricFamily, value: float | Numbers) -> Metric:
-    """value: by label, if it has one."""
+    """value: a number, or numbers by label."""
     for label, number in value.items() if isinstance(value, dict) else [(None, value)]:
         family.add_metric([] if label is None else [label], number)
     return family
 
 
 class Metrics:
-    """Collects the metrics of one queue manager, for one thread at a time. problems: those of `/healthz`."""
+    """Collects the metrics of one queue manager, for one thread at a time. problems: the problems of `/healthz`."""
 
     def __init__(self, manager: Manager, problems: Callable[[Store], list[str]]) -> None:
         self._manager = manager
@@ -57,9 +57,9 @@ class Metrics:
         self._process = ProcessCollector(registry=None)
 
     def text(self, store: Store) -> tuple[bytes, str]:
-        """All metrics in Prometheus' text format, and its media type. store: on a connection of the thread that calls.
+        """All metrics in Prometheus' text format, and its media type. store: on a connection of the calling thread.
         Raises StoreError."""
-        # not the global registry: a program may run several queue managers, and others' metrics
+        # not the global registry: a program may run several queue managers
         registry = CollectorRegistry()
         families = [*self._of_store(store), *self._of_queues(store), *self._of_peers(), *self._process.collect()]
         registry.register(_Collected(families))
@@ -175,7 +175,7 @@ class _Collected(Collector):
 
 
 def _histogram(name: str, meaning: str, spread: Spread, unit: int = 1) -> Metric:
-    """Cumulative; unit: so many of the spread's make one."""
+    """A cumulative histogram. unit: the spread's units per unit of the metric."""
     counts, total = spread.counts.copy(), spread.total
     bounds = [*(f"{bound / unit:g}" for bound in spread.bounds), "+Inf"]
     family = HistogramMetricFamily(name, meaning)
@@ -184,7 +184,7 @@ def _histogram(name: str, meaning: str, spread: Spread, unit: int = 1) -> Metric
 
 
 def _labelled(rows: Iterable[tuple[str, float]]) -> Numbers:
-    """The sums by label: of the first NAMED_MAX that differ each, of all others together."""
+    """Sums by label for the first NAMED_MAX labels; OTHER sums the rest."""
     found: Numbers = {}
     for text, number in rows:
         label = safe_label(text)
@@ -199,7 +199,6 @@ def _reason(message_class: int) -> str:
 
 
 def safe_label(text: str) -> str:
-    """A name that anybody may have chosen, as a label: nothing in it that cannot be printed, and LABEL_MAX signs at
-    most."""
+    """A label from an untrusted name: printable, LABEL_MAX characters at most."""
     shown = printable(text[:LABEL_MAX])
     return shown if len(text) <= LABEL_MAX and len(shown) <= LABEL_MAX else shown[: LABEL_MAX - 3] + "..."

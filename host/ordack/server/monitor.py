@@ -1,8 +1,8 @@
-"""The HTTP port for those who watch a running queue manager: a web page, /metrics, /healthz, /livez and /status.
+"""The HTTP port of a running queue manager: a web page, /metrics, /healthz, /livez and /status.
 
-The port has a thread and an event loop of its own, and reads the store on connections of its own: a client that is slow
-or hostile delays no message. Connections, requests and their time are bounded. Each answer is made at most once at a
-time and takes at most a tenth of the time of a thread. A connection is for one request.
+The port has its own thread, event loop and store connections, so a slow or hostile client delays no message.
+Connections, requests and their time are bounded. Each answer is built once at a time and takes at most a tenth of a
+thread's time. A connection serves one request.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from ordack.store.look import StoreBeside, StoreReader
 if TYPE_CHECKING:
     from ordack.broker.manager import Manager
 
-CONNECTIONS_MAX = 16  # one too many ends the one that has come least far
-FILES = CONNECTIONS_MAX + 24  # that all of this may have open: four stores, two loops' own, the listener, a connection
+CONNECTIONS_MAX = 16  # one more ends the connection with the least progress
+FILES = CONNECTIONS_MAX + 24  # files: four stores, two event loops, the listener, a connection
 ACCEPT_APART_S = 0.01
-NO_FILE_S = 1.0  # after which is accepted again
+NO_FILE_S = 1.0  # pause before the next accept
 REQUEST_BYTES = 16 << 10
 REQUEST_PIECES = 64
 CONNECTION_S = 10.0  # from the first byte to the last
-ANSWER_S = 8.0  # until this an answer is made, or it is said that it was not
-FRESH_S = 0.5  # an answer stands so long, and ten times as long as it took to be made
+ANSWER_S = 8.0  # deadline of an answer, then an error is sent
+FRESH_S = 0.5  # minimum lifetime of an answer; at least ten times its build time
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 LIVE = b"/livez"
@@ -62,7 +62,7 @@ SAFE = {
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-frame-options": "DENY",
-}  # what the page may do, and who may have a part in it
+}  # bounds the page's rights and its embedding
 FILES_OF_PAGE = {
     b"/": ("page.html", "text/html; charset=utf-8"),
     b"/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -71,7 +71,7 @@ FILES_OF_PAGE = {
 
 
 class HttpAnswer(NamedTuple):
-    """What is sent back."""
+    """A response to a request."""
 
     code: int
     body: bytes
@@ -83,7 +83,7 @@ Make = Callable[[StoreBeside], HttpAnswer]
 
 
 class BadToken(ValueError):
-    """A file that holds no token; the text says why, and what to do."""
+    """The file holds no token. The text gives the reason and the next step."""
 
 
 def read_token(path: Path | None) -> bytes:
@@ -111,8 +111,8 @@ def read_token(path: Path | None) -> bytes:
 
 
 def is_own(host: bytes) -> bool:
-    """Does the header Host name this machine? A page from elsewhere whose name was made to mean this machine (DNS
-    rebinding) has another name."""
+    """Does the header Host name this machine? A foreign page that reaches this machine by DNS rebinding has another
+    name."""
     text = host.decode("latin-1").lower()
     name = text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0].rstrip(".")
     try:
@@ -123,7 +123,7 @@ def is_own(host: bytes) -> bool:
 
 
 class _WebPage:
-    """The answer for a path. A thread with its own connection to the store makes it. show: makes it."""
+    """The answer for a path, built by `show` in a thread with its own store connection."""
 
     def __init__(self, folder: Path, show: Make, tell: Callable[[str], None]) -> None:
         self.reader = StoreReader(folder, "ordack-http")
@@ -133,7 +133,7 @@ class _WebPage:
         self._made: asyncio.Future[HttpAnswer] | None = None
 
     async def answer(self) -> HttpAnswer:
-        """The latest answer, made anew if it is stale."""
+        """The latest answer, rebuilt if stale."""
         if self._made is None or (self._made.done() and time.monotonic() >= self._stale_at):
             self._made = asyncio.ensure_future(self.make(self._show_now))
         try:
@@ -143,12 +143,12 @@ class _WebPage:
             return _of(f"the store was not read within {ANSWER_S:.0f} s")
 
     async def make(self, make: Make) -> HttpAnswer:
-        """Make an answer in the thread."""
+        """Build an answer in the thread."""
         try:
             return await asyncio.wrap_future(self.reader.read(make))
         except StoreError as error:
             return _of(str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next time may be better
+        except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             self._tell("".join(traceback.format_exception(error)).rstrip())
             return HttpAnswer(500, b"a defect of ordack, see its log\n")
 
@@ -162,7 +162,7 @@ class _WebPage:
 
 
 def _of(*problems: str) -> HttpAnswer:
-    """An answer with problems, or status 200 without any."""
+    """Status 503 with problems, or 200 without any."""
     found = [problem for problem in problems if problem]
     return _as_json(503 if found else 200, {"healthy": not found, "problems": found})
 
@@ -217,7 +217,7 @@ class _HttpConnection(asyncio.Protocol):
 
     @property
     def address(self) -> str:
-        """Of the client."""
+        """The client's address."""
         return str((self.transport.get_extra_info("peername") or ("",))[0])
 
     def _asked(self) -> None:
@@ -252,8 +252,8 @@ class _HttpConnection(asyncio.Protocol):
 
 
 class Monitor:
-    """Answers on a listening socket, which it takes over, from `start` to `close`. tell: called, in another thread,
-    with defects that an operator should know. token: whoever gives it sees the page from elsewhere, too; b"": none."""
+    """Takes over a listening socket and answers requests from `start` to `close`. tell: called in another thread with
+    defects for the operator. token: shows the page to clients on other machines; b"": none."""
 
     files = FILES
 
@@ -333,13 +333,13 @@ class Monitor:
             self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        """Take one connection, and no other for a moment."""
+        """Accept one connection, then pause."""
         self._loop.remove_reader(self._listener)
         apart = ACCEPT_APART_S
         try:
             accepted, _ = self._listener.accept()
         except BlockingIOError:
-            pass  # it has gone again
+            pass  # the client has disconnected
         except OSError:
             apart = NO_FILE_S
         else:
@@ -348,13 +348,13 @@ class Monitor:
         self._loop.call_later(apart, self._listen)
 
     async def _begin(self, accepted: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it has gone again
+        with contextlib.suppress(OSError):  # the client has disconnected
             await self._loop.connect_accepted_socket(lambda: _HttpConnection(self), accepted)
 
     def began(self, connection: _HttpConnection) -> None:
-        """Count a connection; end the one that has come least far if there are too many."""
+        """Count a connection. If there are too many, end the one with the least progress."""
         if len(self._connections) >= CONNECTIONS_MAX:
-            worst = min(self._connections, key=lambda one: 2 * one.has_asked - one.is_answered)  # of equals the oldest
+            worst = min(self._connections, key=lambda one: 2 * one.has_asked - one.is_answered)  # the oldest of equals
             worst.transport.abort()
             self.lost(worst)
         self._connections[connection] = None

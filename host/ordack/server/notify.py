@@ -1,8 +1,8 @@
-"""`ordack serve` tells systemd by sd_notify(3) that it is ready, alive or ending, and in a sentence how it is. Without
-NOTIFY_SOCKET it tells nothing.
+"""`ordack serve` notifies systemd by sd_notify(3): ready, alive, stopping, and a status sentence. Without NOTIFY_SOCKET
+it sends nothing.
 
-The protocol is one datagram of NAME=VALUE lines. The libraries sdnotify and systemd-watchdog block the event loop while
-systemd is busy, or lose datagrams that they could not send.
+A notification is one datagram of NAME=VALUE lines. The libraries sdnotify and systemd-watchdog do not fit: they block
+the event loop while systemd is busy, or lose unsent datagrams.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from collections.abc import Callable, MutableMapping
 from ordack.broker.serve_log import WARNING, LogLine
 from ordack.config.names import printable
 
-STATUS_S = 60.0  # between two looks for a new sentence
+STATUS_S = 60.0  # between two status sentences
 PING_MIN_S = 0.02
-AGAIN_S = 1.0  # until what the service manager had no room for is sent again
-KEPT = 16  # datagrams that wait for that; the oldest give way
+AGAIN_S = 1.0  # until an unsent datagram is sent again
+KEPT = 16  # unsent datagrams; the oldest are dropped first
 NAMES = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 
 
 class Notifier:
-    """Tells a service manager. address: the socket's, a path or "@" and an abstract name; "" for none, and all does
-    nothing. ping_s: seconds between two pings, None for no pings. tell: takes a line for the log. What fails is told
-    there once, and hurts nothing."""
+    """Notifies a service manager. address: the socket's path, or "@" and an abstract name; "" disables all methods.
+    ping_s: seconds between two pings, None for no pings. tell: logs the first failure; failures have no other
+    effect."""
 
     def __init__(self, address: str, ping_s: float | None, tell: Callable[[str], None]) -> None:
         self._name = address
@@ -43,19 +43,19 @@ class Notifier:
             self._socket.setblocking(False)
 
     def ready(self, status: str) -> None:
-        """`serve` takes connections."""
+        """Report that `serve` accepts connections."""
         self._status = status
         self._send("READY=1", _status(status))
 
     def stopping(self) -> None:
-        """It ends, in order. Nothing is told after that."""
+        """Report an orderly stop. Later calls send nothing."""
         self._send("STOPPING=1")
         self._is_stopping = True
 
     async def run(self, trouble: Callable[[], str], sentence: Callable[[], str]) -> None:
-        """Ping as long as the event loop turns and there is no trouble, and say now and then how it is.
+        """Ping while the event loop turns and there is no trouble, and report the status now and then.
 
-        trouble: says why a restart may help; "" for no reason. sentence: how it is.
+        trouble: why a restart may help; "" for no reason. sentence: the status sentence.
         """
         if not self._socket:
             return
@@ -72,7 +72,7 @@ class Notifier:
             self._flush()
 
     def close(self) -> None:
-        """Tell that it ends, unless that was told, and close the socket."""
+        """Report the stop, unless reported before, and close the socket."""
         if self._socket:
             self.stopping()
             self._socket.close()
@@ -108,8 +108,8 @@ class Notifier:
 
 
 def from_environment(environment: MutableMapping[str, str], tell: Callable[[str], None]) -> Notifier:
-    """The notifier for what a service manager has put in the environment, from which it is taken: what this process
-    starts is not to speak for it. Pings come twice in WATCHDOG_USEC, unless WATCHDOG_PID is another process."""
+    """The notifier for the service manager's environment variables. Removes them, so that child processes cannot
+    notify. Pings come twice in WATCHDOG_USEC, unless WATCHDOG_PID is another process."""
     address, period, process = (environment.pop(name, "") for name in NAMES)
     ping_s = None
     if address and period and process in ("", str(os.getpid())):

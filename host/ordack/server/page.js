@@ -1,5 +1,5 @@
 "use strict";
-// The page of a running `ordack serve`. Whatever a peer or an application has chosen is set as text, never as markup.
+// The page of a running `ordack serve`. Text from peers and applications is never set as markup.
 const EVERY_MS = 2000, PATIENCE_MS = 10000, OLD_S = 20, SHOWN = 50, LONGEST = 300;
 const number = new Intl.NumberFormat("en");
 const $ = id => document.getElementById(id);
@@ -42,7 +42,7 @@ function cell(label, className, ...children) {
 
 // ---- the plot
 
-function round(value) {  // up, to what a scale may end with
+function round(value) {  // up to a round end of a scale
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1e-9)));
   return [1, 2, 5, 10].map(digit => digit * power).find(limit => limit >= value * 0.999);
 }
@@ -73,7 +73,7 @@ function plot(place, samples) {
   place.replaceChildren(svg);
 }
 
-// ---- what the queue manager tells
+// ---- the overview
 
 function verdict(told) {
   const section = $("verdict");
@@ -159,7 +159,7 @@ function show(told) {
   peers(told);
 }
 
-// ---- again and again
+// ---- polling
 
 let told = null, asked = 0, timer = 0, came = 0, isGone = false, goneSince = 0, token = "";
 

@@ -1,4 +1,4 @@
-"""Pings over UDP: ask a queue manager whether it takes a session now, and answer such questions (wire.md 7)."""
+"""Pings over UDP: ask a queue manager whether it accepts a session now, and answer such requests (wire.md 7)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 RESPONSE_TIME_S = 1.0  # B-139
 REFUSED = 2  # RF
-ANSWERS_MAX = 50  # in ANSWERS_S: a request that pretends to come from another ping port would circle for ever
+ANSWERS_MAX = 50  # in ANSWERS_S: a request forged from another ping port would circle forever
 ANSWERS_S = 0.05
-REPEATED = 1  # RC: 1 where the initiator is no server; we are one, as in EstablishConnection
+REPEATED = 1  # RC: 1 if the initiator is no server; this side is one, as in EstablishConnection
 
 
 class Pings:
     """The pings of one queue manager. `cookie` is PingCookie (B-021).
 
-    Only the answer to the latest request counts (B-200). So one request waits at a time; while it waits, other hops are
-    connected to without a ping (B-198).
+    Only the answer to the latest request counts (B-200). So one request is pending at a time, and meanwhile other hops
+    are connected without a ping (B-198).
 
-    port: UDP port of other queue managers, and of this one. refuses: would a session from this address be refused?
-    None: it gets no answer. ponged: gets each hop that was asked, and whether it refuses; None: it gave no answer.
+    port: UDP port of all queue managers. refuses: whether a session from this address would be refused; None sends no
+    answer. ponged: called with each hop asked and whether it refuses; None: no answer.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Pings:
         return bool(ping.flags & REFUSED) if ping.cookie == self.cookie else None
 
     def answer(self, datagram: bytes, refuse: bool) -> bytearray | None:
-        """The datagram that answers a request; None: ignore it (B-202). refuse: a session would be refused now."""
+        """The answer to a request; None: ignore the datagram (B-202). refuse: a session would be refused now."""
         try:
             ping = parse_ping(datagram)
         except core.Malformed:
@@ -90,7 +90,7 @@ class Pings:
         return self._asked is not None
 
     def ask(self, hop: Hop, address: str) -> None:
-        """Send a request to the hop's address, from a port that receives nothing but the answer."""
+        """Send a request to the hop's address, from a port that receives only the answer."""
         try:
             asker = _datagram_socket(address)
         except OSError:
@@ -99,12 +99,12 @@ class Pings:
         loop = asyncio.get_running_loop()
         self._asked = hop, asker, loop.call_later(RESPONSE_TIME_S, self._end, None)
         loop.add_reader(asker, self._response, asker)
-        with contextlib.suppress(OSError):  # no way there: nobody will answer
+        with contextlib.suppress(OSError):  # no route: the timeout ends the request
             asker.connect((address, self._port))
             asker.send(self.request())
 
     def _response(self, asker: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # nobody listens: the time ends it
+        with contextlib.suppress(OSError):  # port closed: the timeout ends the request
             refused = self.response(asker.recv(core.PING_SIZE + 1))
             if refused is not None:
                 self._end(refused)
@@ -118,7 +118,7 @@ class Pings:
         self._ponged(hop, refused)
 
     def answer_at(self, address: str) -> None:
-        """Answer requests to this address from now on (B-202). If that cannot be, tell why."""
+        """Start answering requests to this address (B-202), or log why not."""
         service = _datagram_socket(address)
         try:
             service.bind((address, self._port))
@@ -130,7 +130,7 @@ class Pings:
         asyncio.get_running_loop().add_reader(service, self._request, service)
 
     def _request(self, service: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # nowhere to answer to, or no room: it is a datagram
+        with contextlib.suppress(OSError):  # no route or a full buffer: losing a datagram is harmless
             datagram, source = service.recvfrom(core.PING_SIZE + 1)
             refuse = self._refuses(source[0])
             response = None if refuse is None else self.answer(datagram, refuse)
@@ -145,7 +145,7 @@ class Pings:
         return self._answered <= ANSWERS_MAX
 
     def close(self) -> None:
-        """Neither ask nor answer any more."""
+        """Stop asking and answering."""
         for service in self._services:
             _close(service)
         if self._asked:

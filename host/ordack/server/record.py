@@ -5,10 +5,10 @@
     connection.received(data)
     recorder.flush()
 
-The bytes are taken in the queue manager itself, so a capture needs no special rights and covers serial lines. The
-recorder makes up the headers, with right checksums and sequence numbers: a handshake, a segment for each read and
-write, and FIN or RST at the end. The accepting side always has port 1801, wherever it listens, because readers know the
-protocol by it. Both ends of a serial line have link-local addresses; the log tells which name has which.
+The queue manager records the bytes itself, so a capture needs no special rights and covers serial lines. The recorder
+makes up the headers with valid checksums and sequence numbers: a handshake, a segment per read and write, FIN or RST.
+The accepting side always has port 1801, because readers recognize the protocol by that port. Both ends of a serial line
+have link-local addresses; the log maps names to addresses.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from pathlib import Path
 from ordack.broker.serve_log import INFO, LogLine
 from ordack.config.config import PORT
 
-PARTS = 8  # of the size that is to be kept: as much has one file
+PARTS = 8  # files that share the total size
 
-_FILES_MAX = 100  # however small
+_FILES_MAX = 100  # of any size
 
-# What pcapng calls its blocks and options (draft-ietf-opsawg-pcapng, sections 3 and 4).
+# Block and option types (draft-ietf-opsawg-pcapng, sections 3 and 4).
 _SECTION_HEADER, _INTERFACE, _PACKET = 0x0A0D0D0A, 1, 6
 _COMMENT, _APPLICATION, _NAME, _DESCRIPTION, _RESOLUTION = 1, 4, 2, 3, 9
 _ETHERNET, _SNAP = 1, 262144
 _BUFFER = 1 << 16
-_SEGMENT_MAX = 65_000  # bytes of data: the length of an IP packet has 16 bits
+_SEGMENT_MAX = 65_000  # bytes of data: the length field of an IP packet has 16 bits
 _FIN, _SYN, _RST, _PSH, _ACK = 1, 2, 4, 8, 16
 _WINDOW = 65535
-_OPTIONS = b"\1\3\3\x0e"  # the greatest window scale: nobody should wonder at large writes
-_LINE_ADDRESS = "169.254.0.1"  # of this side of a serial line
+_OPTIONS = b"\1\3\3\x0e"  # the greatest window scale, so that readers accept large writes
+_LINE_ADDRESS = "169.254.0.1"  # this side of a serial line
 _LINE_ADDRESSES = int(ipaddress.ip_address("169.254.1.0"))
 _PORTS = range(49152, 65536)
 
@@ -61,7 +61,7 @@ def _option(code: int, value: bytes) -> bytes:
 
 
 def _head() -> bytes:
-    """What every file begins with: who wrote it, and what is known of the one interface. Times are in ns."""
+    """The head of each file: its writer and the one interface. Timestamps are in ns."""
     comment = f"sent and received by ordack serve on {platform.node()}"
     section = (
         struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1),  # byte order, version 1.0, no length
@@ -80,7 +80,7 @@ def _head() -> bytes:
 
 
 class _Sender:
-    """One end of a connection: makes its segments. sequence: of its next byte."""
+    """One end of a connection: builds its segments. sequence: number of its next byte."""
 
     def __init__(
         self, source: _Address, port: int, destination: _Address, destination_port: int, sequence: int
@@ -94,7 +94,7 @@ class _Sender:
         self._six = source.version == 6
 
     def segment(self, flags: int, acknowledged: int, data: bytes | memoryview = b"") -> bytes:
-        """A frame. Sums modulo 2^16 - 1 are what the checksums of IP and TCP are made of."""
+        """A frame. The checksums of IP and TCP are sums modulo 2^16 - 1."""
         options = _OPTIONS if flags & _SYN else b""
         offset = 5 + len(options) // 4
         size = 4 * offset + len(data)
@@ -141,15 +141,15 @@ class RecordedConnection:
         recorder.add(first.segment(_ACK, second.sequence))
 
     def sent(self, data: bytes | bytearray | memoryview) -> None:
-        """This was written."""
+        """Record written bytes."""
         self._data(self._here, self._there, data)
 
     def received(self, data: bytes | bytearray | memoryview) -> None:
-        """This was read."""
+        """Record read bytes."""
         self._data(self._there, self._here, data)
 
     def closed(self, here: bool, reset: bool) -> None:
-        """It has ended. here: this side closed it. reset: not in order."""
+        """Record the end. here: this side closed the connection. reset: the connection did not end in order."""
         first, second = (self._here, self._there) if here else (self._there, self._here)
         self._recorder.add(first.segment((_RST if reset else _FIN) | _ACK, second.sequence))
         if not reset:
@@ -164,12 +164,12 @@ class RecordedConnection:
 
 
 class Recorder:
-    """Writes what its connections tell it to `file`, then to others beside it: plant.pcapng, plant-000002.pcapng ...
+    """Writes the frames of its connections to `file`, then to numbered files beside it: plant.pcapng,
+    plant-000002.pcapng.
 
-    No file is ever written over: where `file` is there already, the next number follows. The oldest are removed so that
-    all of them have at most `size` bytes, 1 MiB or more. Frames go to the file whole, with `flush`, so that a process
-    that is killed leaves files that can be read. When a file cannot be written any more, log is called with the reason,
-    and nothing more is recorded. Raises OSError if there cannot be a first file.
+    Existing files are never overwritten: the next number follows. The oldest files are removed to keep the total within
+    `size` bytes, 1 MiB or more. `flush` writes whole frames, so a killed process leaves readable files. If writing
+    fails, the recorder calls log with the reason and stops recording. Raises OSError if the first file cannot be made.
     """
 
     def __init__(self, file: Path, size: int, log: Callable[[str], None]) -> None:
@@ -179,7 +179,7 @@ class Recorder:
         self._buffer = bytearray()
         self._head = _head()
         self._written = 0  # bytes in the file that is open
-        self._begun = 0  # so many of them before the first frame
+        self._begun = 0  # bytes of the head
         self._descriptor = -1
         self._live: set[tuple[_Address, int, _Address, int]] = set()
         self._lines: dict[str, str] = {}
@@ -187,16 +187,16 @@ class Recorder:
         self._next_file()
 
     def connection(self, peer: tuple[str, int], local: tuple[str, int] | None, opened_here: bool) -> RecordedConnection:
-        """One begins. local: address and port; None: a serial line, of which peer has the name."""
+        """Begin a connection. local: address and port; None: a serial line named by peer."""
         here = _address(_LINE_ADDRESS if local is None else local[0])
         there = _address(self._line(peer[0]) if local is None else peer[0])
         port = (local if opened_here and local else peer)[1]
         while port == 0 or self._key(here, there, port, opened_here) in self._live:
-            port = _PORTS[self._next_port]  # a serial line has none, and two calls to different ports may have the same
+            port = _PORTS[self._next_port]  # a serial line has no port, and two calls may share one
             self._next_port = (self._next_port + 1) % len(_PORTS)
         key = self._key(here, there, port, opened_here)
         self._live.add(key)
-        first = time.time_ns() >> 10 & 0xFFFFFFFF  # another one for each connection, as with any TCP
+        first = time.time_ns() >> 10 & 0xFFFFFFFF  # differs per connection, as with any TCP
         here_port, there_port = (port, PORT) if opened_here else (PORT, port)
         return RecordedConnection(
             self,
@@ -207,7 +207,7 @@ class Recorder:
         )
 
     def add(self, frame: bytes) -> None:
-        """A frame, now."""
+        """Record a frame at the current time."""
         if self._descriptor >= 0:
             now = time.time_ns()
             size = len(frame)
@@ -221,7 +221,7 @@ class Recorder:
         self._live.discard(connection.key)
 
     def flush(self) -> None:
-        """Write what has gathered."""
+        """Write the buffered frames."""
         if not self._buffer:
             return
         buffer, self._buffer = self._buffer, bytearray()
@@ -237,7 +237,7 @@ class Recorder:
             self.close()
 
     def close(self) -> None:
-        """Write what is left; nothing is recorded any more."""
+        """Write the buffered frames and stop recording."""
         if self._descriptor >= 0:
             self.flush()
         if self._descriptor >= 0:
@@ -264,7 +264,7 @@ class Recorder:
         there: list[tuple[int, Path, int]] = []
         for path in self._file.parent.iterdir():
             if match := pattern.fullmatch(path.name):
-                with contextlib.suppress(FileNotFoundError):  # somebody else tidies up too
+                with contextlib.suppress(FileNotFoundError):  # another process may remove files too
                     there.append((int(match[1] or 1), path, path.stat().st_size))
         there.sort()
         number = there[-1][0] + 1 if there else 1
@@ -287,7 +287,7 @@ class Recorder:
         self._begun = self._written
 
     def _write(self, data: bytes | bytearray) -> None:
-        """All of it, or nothing and OSError."""
+        """Write all of `data`, or nothing and raise OSError."""
         left = memoryview(data)
         try:
             while left:

@@ -1,7 +1,7 @@
 """Serial ports: the accepting end of the line protocol (mqqb.line), as transports of an asyncio event loop.
 
-A board at the other end opens connections, one at a time. Each is a transport with a protocol of its own, as a TCP
-connection would be. When the port goes away, so does the connection. The port is opened again as soon as it is back.
+A board opens connections, one at a time; each is a transport with its own protocol, as with TCP. When the port
+disappears, its connection ends. The port is reopened as soon as it is back.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ordack.broker import serve_log
 from ordack.config.config import SERIAL_PORT, SerialSettings
 from ordack.store import StoreError
 
-RETRY_S = 1.0  # between attempts to open a port that is gone
-# Of a port that is not there and may come: an adapter that is not plugged in, a socket at which nobody listens.
+RETRY_S = 1.0  # between attempts to open a missing port
+# Errors of a port that may appear later: an unplugged adapter, a socket without a listener.
 ABSENT = (
     *(errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EIO),
     *(errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, socket.EAI_AGAIN, socket.EAI_NONAME),
 )
-WINDOW = 16384  # the kernel keeps more than that for a terminal
+WINDOW = 16384  # less than the kernel's terminal buffer
 BUFFER_BYTES = 1 << 16
-FRAMES = 64  # of the largest, that are kept until the board has taken them
+FRAMES = 64  # largest frames kept until the board acknowledges them
 WRITE_BYTES = 4 * PAYLOAD_MAX
-WIRE_BYTES = 4096  # about so much is encoded ahead of what the port takes
-HIGH_WATER = 8192  # bytes that wait for the line before messages do
+WIRE_BYTES = 4096  # bytes encoded ahead of the port, roughly
+HIGH_WATER = 8192  # bytes pending for the line before messages have to wait
 LOW_WATER = 2048
 
 
@@ -43,9 +43,9 @@ def _now() -> int:
 
 
 def open_device(settings: SerialSettings) -> Any:
-    """Open a port: a pyserial object with a file descriptor, which does not block. Raises OSError that says why, with
-    an errno in ABSENT if it may come, and ModuleNotFoundError if pyserial is not installed: it comes with the extra
-    "boards"."""
+    """Open a port: a non-blocking pyserial object with a file descriptor. Raises OSError with the reason; its errno is
+    in ABSENT if the port may appear later. Raises ModuleNotFoundError without pyserial, which the extra "boards"
+    installs."""
     import serial
 
     try:
@@ -62,12 +62,12 @@ def open_device(settings: SerialSettings) -> Any:
         os.set_blocking(descriptor, False)
         if os.isatty(descriptor):
             attributes = termios.tcgetattr(descriptor)
-            attributes[6][termios.VMIN] = 1  # so that nothing to read is not taken for the end
+            attributes[6][termios.VMIN] = 1  # so that an empty read does not look like the end of the file
             termios.tcsetattr(descriptor, termios.TCSANOW, attributes)
     except (ValueError, termios.error) as error:
         raise OSError(errno.EINVAL, str(error)) from None
     except serial.SerialException as error:
-        number = error.errno or getattr(error.__context__, "errno", None) or 0  # pyserial gives it of devices only
+        number = error.errno or getattr(error.__context__, "errno", None) or 0  # pyserial sets errno for devices only
         raise OSError(number, os.strerror(number) if number > 0 else str(error)) from None
     return device
 
@@ -98,27 +98,27 @@ class _Transport(asyncio.Transport):
         return self.closing
 
     def close(self) -> None:
-        """End the connection when what was written has gone out."""
+        """End the connection after the pending bytes are written."""
         self.closing = True
         self._port.pump()
 
     def abort(self) -> None:
-        """End it now."""
+        """End the connection now."""
         self.closing = True
         self._port.end(self)
 
     def drained(self) -> None:
-        """There is room again."""
+        """Resume writing if there is room again."""
         if self._paused and not self.closing and len(self.waiting) <= LOW_WATER:
             self._paused = False
             self.protocol.resume_writing()
 
 
 class SerialPort:
-    """A serial port, from now until `close`. device: it is open already; None: it is not there yet.
+    """A serial port, from now until `close`. device: the open device; None: the port is absent.
 
-    factory: makes the protocol of a connection. log: called with a line for an operator. `tick` is to be called every
-    few tens of milliseconds. To be made inside the event loop.
+    factory: makes the protocol of a connection. log: called with a line for an operator. Call `tick` every few tens of
+    milliseconds. Create the object inside the event loop.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class SerialPort:
         self._transport: _Transport | None = None
         self._opening: asyncio.Future[Any] | None = None
         self._retry_at = self._loop.time() + RETRY_S
-        self._refusal = ""  # as it was last logged
+        self._refusal = ""  # the last logged
         self._connections = 0
         self._faults = 0
         self._last_end = ""
@@ -145,10 +145,8 @@ class SerialPort:
             self._use(device)
 
     def report(self) -> dict[str, Any]:
-        """What there is to know of it, ready for JSON. faults: how often what came over the line, or nothing, ended a
-        connection. resent, damaged: frames that this end has sent again, and what came that was no frame, since `serve`
-        began.
-        """
+        """The state of the port, ready for JSON. faults: connections that bad input or silence ended. resent, damaged:
+        frames resent by this end and damaged frames received, since `serve` began."""
         state = "Disconnected" if self._device is None else "Connected" if self._transport else "Waiting"
         return {
             "host": self.settings.name,
@@ -166,7 +164,7 @@ class SerialPort:
         }
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Run the work that is due."""
         self._guarded(self._tick)
 
     def _tick(self) -> None:
@@ -182,7 +180,7 @@ class SerialPort:
             self.pump()
 
     def close(self) -> None:
-        """Let go of the port."""
+        """Release the port."""
         if self._opening:
             self._opening.cancel()
         if self._device is not None:
@@ -192,7 +190,7 @@ class SerialPort:
         self._ended()
 
     def pump(self) -> None:
-        """Put on the wire what is to go there, as much as the port takes."""
+        """Write the pending bytes, as many as the port takes."""
         line, now = self._line, _now()
         while self._device is not None:
             transport = self._transport
@@ -227,7 +225,7 @@ class SerialPort:
                 self._loop.remove_writer(self._fd)
 
     def end(self, transport: _Transport) -> None:
-        """End this connection, if it still stands."""
+        """End this connection, if it is still open."""
         if transport is self._transport:
             self._line.close()
             self._ended()
@@ -236,12 +234,12 @@ class SerialPort:
     # ---- inside
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """What fails in it, other than the store, closes this port, and it is opened again."""
+        """Run `act`. An error other than StoreError closes this port, which is then reopened."""
         try:
             act()
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others have no part in it
+        except Exception as error:  # noqa: BLE001 - a defect must not end other connections
             text = "".join(traceback.format_exception(error)).rstrip()
             self._log(serve_log.LogLine(text, serve_log.ERROR, peer=self.settings.name))
             if self._device is not None:
@@ -255,7 +253,7 @@ class SerialPort:
         self._loop.add_reader(self._fd, self._guarded, self._read)
 
     def _reopen(self) -> None:
-        """The port is gone: try to open it, in a thread, for some take their time."""
+        """Try to open the missing port, in a thread because some ports open slowly."""
         if self._opening is None and self._loop.time() >= self._retry_at:
             self._opening = self._loop.run_in_executor(None, open_device, self.settings)
             self._opening.add_done_callback(self._reopened)
@@ -276,7 +274,7 @@ class SerialPort:
         self._use(opening.result())
 
     def _read(self) -> None:
-        """Take what has come, and what it means."""
+        """Read the port, and handle its payload and events."""
         line = self._line
         try:
             count = os.readv(self._fd, [line.room()])

@@ -3,7 +3,7 @@
     manager = Manager(store, now(), config)
     await serve(manager, Listeners([Listener("127.0.0.1", 1801)]), stop=event)
 
-Everything that arrives in one turn of the loop, on all connections, goes to the manager as one batch and one commit.
+All bytes that arrive in one turn of the loop, on all connections, form one batch and one commit.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from ordack.broker.serve_log import ServeLog
 
 POLL_INTERVAL_S = 0.05  # for timers
-HOPS_REST = 100  # times as long as it took to look at all outgoing queues is it until that is done again
-ORDER_ACKS_APART_MS = 5  # of all streams: each time costs a look at all that have one to send
+HOPS_REST = 100  # pause between two scans of all outgoing queues, as a multiple of the scan's duration
+ORDER_ACKS_APART_MS = 5  # for all streams: each time costs a scan of the streams with a pending OrderAck
 MAX_BATCH_BYTES = 16 << 20
 
 
@@ -73,15 +73,15 @@ def _alone(method: _Method) -> _Method:
             method(self, *arguments)
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others have no part in it
+        except Exception as error:  # noqa: BLE001 - a defect must not end other connections
             self.fail(error)
 
     return cast(_Method, call)
 
 
 class _TcpConnection(asyncio.Protocol):
-    """One transport and its link. hop: of a connection from this side, or of a serial line. listener: of a connection
-    from a peer."""
+    """One transport and its link. hop: of an outgoing connection or a serial line. listener: of an incoming
+    connection."""
 
     transport: asyncio.Transport
 
@@ -90,7 +90,7 @@ class _TcpConnection(asyncio.Protocol):
         self.hop = hop
         self.listener = listener
         self.link: PeerLink | None = None
-        self.certificate: str | None = None  # the name in the peer's; None without TLS
+        self.certificate: str | None = None  # the name in the peer's certificate; None without TLS
         self.recorded: RecordedConnection | None = None
         self.ended_here = False
 
@@ -98,7 +98,7 @@ class _TcpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        peer = transport.get_extra_info("peername")  # None: it has gone already
+        peer = transport.get_extra_info("peername")  # None: the peer has disconnected already
         manager = self.net.manager
         if transport.get_extra_info("sslcontext"):
             self.certificate = name_in(transport.get_extra_info("peercert"))
@@ -182,13 +182,13 @@ class _Net:
         self._arrivals: list[tuple[PeerLink, bytes]] = []
         self._bytes = 0
         self._wanted: set[Hop] = set()
-        self._under_way: set[Hop] = set()  # a step towards these may be due soon
+        self._under_way: set[Hop] = set()  # hops with a step that may be due soon
         self._hops_due = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._pings = Pings(
             manager.store.guid, manager.config.ping_port, self._refuses, manager.operator.tell, self._ponged
         )
-        self._order_acks: asyncio.TimerHandle | None = None  # sends them when they are due
+        self._order_acks: asyncio.TimerHandle | None = None  # sends OrderAcks when they are due
         manager.links.counters.turned = self._loop.time()
 
     def arrived(self, link: PeerLink, data: bytes) -> None:
@@ -200,7 +200,7 @@ class _Net:
             self._wake()
 
     def _wake(self) -> None:
-        """Handle what arrived together with everything else that this turn of the loop reads."""
+        """Handle the input after this turn of the loop has read all connections."""
         if not self._is_awake:
             self._is_awake = True
             self._loop.call_soon(self.handle)
@@ -217,18 +217,18 @@ class _Net:
                         self._observe(link, self.connectors[link.hop])
             except StoreError:
                 raise
-            except Exception as error:  # noqa: BLE001 - how much of what came was taken, nobody knows
+            except Exception as error:  # noqa: BLE001 - the error hides which input was handled
                 for link in {link for link, _ in arrivals}:
                     self.manager.links.defect(link, error)
                 self.door.fail(questions, error)
             self.flush()
             self._expect_order_acks()
-            for hop in self.manager.outgoing.take_unreached():  # rather than at the next poll
+            for hop in self.manager.outgoing.take_unreached():  # without waiting for the next poll
                 self._wanted.add(hop)
                 self._advance(hop)
 
     def _expect_order_acks(self) -> None:
-        """Send OrderAcks when they are due, not at the next poll."""
+        """Send OrderAcks when they are due, without waiting for the next poll."""
         due = self.manager.order_acks_due
         if due is not None and not self._order_acks:
             self._order_acks = self._loop.call_later(max(due - now(), ORDER_ACKS_APART_MS) / 1000, self._acknowledge)
@@ -261,7 +261,7 @@ class _Net:
                 self._loop.call_later(SHUT_TIMEOUT_S, connection.transport.abort)
 
     def lost(self, link: PeerLink, why: str = "") -> None:
-        """The link's transport is gone. why: the reason of TLS."""
+        """The link's transport has ended. why: the reason that TLS gave."""
         self.handle()
         self.connections.pop(link, None)
         self.manager.lost(link)
@@ -276,14 +276,14 @@ class _Net:
             self._under_way.add(link.hop)
 
     def _observe(self, link: PeerLink, connector: Connector) -> None:
-        """Tell the connector how far the session has come."""
+        """Report the session's progress to the connector."""
         if link.was_open or link.session.state == OPEN:
             connector.opened(now(), wall())
         elif link.session.state == WAITING_CPR_MSG:
             connector.answered(wall())
 
     def _look_at_transfers(self) -> None:
-        """Tell the links whose bytes have not all left how many are still here."""
+        """Report to each link with unsent bytes how many bytes are still on this machine."""
         leaving = self.manager.links.leaving
         for link in list(leaving):
             connection = self.connections.get(link)
@@ -293,7 +293,7 @@ class _Net:
                 del leaving[link]
 
     async def poll(self) -> None:
-        """Do what is due, for ever. Raises StoreError."""
+        """Run the work that is due, for ever. Raises StoreError."""
         while True:
             began = self.manager.links.counters.turned = self._loop.time()
             for step in (self._look_at_transfers, self._poll_manager, self._poll_ports, self._poll_connectors):
@@ -301,7 +301,7 @@ class _Net:
                     step()
                 except StoreError:
                     raise
-                except Exception as error:  # noqa: BLE001 - the others have no part in it, and it may work next time
+                except Exception as error:  # noqa: BLE001 - a defect must not stop the other steps, and may not recur
                     self.defect("what is done every 50 ms", error)
             took = self._loop.time() - began
             await asyncio.sleep(min(POLL_INTERVAL_S, took) if self.manager.is_behind else POLL_INTERVAL_S)
@@ -336,7 +336,7 @@ class _Net:
         }
 
     def open_serial(self, settings: SerialSettings, device: object) -> None:
-        """Take connections over a serial port that is open already."""
+        """Accept connections over an open serial port."""
         hop = settings.name, SERIAL_PORT
         self.serial[hop] = SerialPort(settings, device, lambda: _TcpConnection(self, hop), self.manager.operator.tell)
 
@@ -364,12 +364,12 @@ class _Net:
         return None
 
     def _ponged(self, hop: Hop, refused: bool | None) -> None:
-        """The ping of this hop's address was answered; None: it was not."""
+        """The ping to this hop's address was answered; None: no answer."""
         self.connectors[hop].ponged(refused, now(), wall())
         self._advance(hop)
 
     def _run(self, doing: Coroutine[Any, Any, None], what: str) -> None:
-        """Run a task, until `close` at the latest."""
+        """Run a task, which `close` cancels."""
         task = self._loop.create_task(doing)
         self._tasks.add(task)
         task.add_done_callback(functools.partial(self._done, what))
@@ -385,12 +385,12 @@ class _Net:
         self.manager.outgoing.look_for_ways(hop)
         self._wanted = self.manager.wanted_hops()
         try:
-            addresses = [str(ipaddress.ip_address(host))]  # without the threads that slow names may all occupy
+            addresses = [str(ipaddress.ip_address(host))]  # skips the look-up threads, which slow names may occupy
         except ValueError:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            except Exception as error:  # noqa: BLE001 - whatever it has against a name, it is no address
+            except Exception as error:  # noqa: BLE001 - any error means that the name has no address
                 connector.unresolved(str(error) or "no answer", now(), wall())
                 return
             addresses = [str(info[4][0]) for info in found]
@@ -408,12 +408,12 @@ class _Net:
                     hop[1],
                     **towards,
                 )
-        except Exception as error:  # noqa: BLE001 - whatever it has against an address, it is no connection
+        except Exception as error:  # noqa: BLE001 - any error means that there is no connection
             is_tls = isinstance(error, ssl.SSLError) or (isinstance(error, ConnectionError) and error.errno is None)
             connector.unreachable(ConnectionError(words(error)) if is_tls else error, now(), wall())
 
     def _tls_towards(self, hop: Hop) -> dict[str, Any]:
-        """Arguments of create_connection for a hop with TLS; none for a hop without."""
+        """Arguments of create_connection for a hop with TLS; {} for a hop without."""
         own = any(listener.tls and listener.is_at(hop) for listener in self.listeners)
         if not own and hop not in self.manager.config.tls_hops:
             return {}
@@ -441,7 +441,7 @@ class _Net:
         self.manager.links.not_admitted(address, now(), why, kind)
 
     async def open(self, serial: Iterable[tuple[SerialSettings, object]]) -> None:
-        """Answer pings, and take serial lines and applications."""
+        """Start answering pings, and accepting serial lines and applications."""
         if self.manager.config.answer_pings:
             for address in dict.fromkeys(host for host, _ in self.listeners.places):
                 self._pings.answer_at(address)
@@ -471,7 +471,7 @@ class _Net:
 def _record(
     recorder: Recorder, connections: dict[PeerLink, _TcpConnection], output: list[tuple[PeerLink, bytes, bool]]
 ) -> None:
-    """Note what will be written, and all that came before it, so that no capture has less than the peers."""
+    """Record the output, and flush all earlier records, so that no capture holds less than the peers received."""
     for link, data, _ in output:
         connection = connections.get(link)
         if data and connection and connection.recorded:
@@ -480,7 +480,7 @@ def _record(
 
 
 def _held(transport: asyncio.Transport) -> int:
-    """Bytes that were written and have not left this machine, or not reached the other one yet."""
+    """Bytes written that have not left this machine, or that the peer's machine has not acknowledged."""
     count = transport.get_write_buffer_size()
     connected = transport.get_extra_info("socket")
     if connected is not None:
@@ -492,7 +492,7 @@ def _held(transport: asyncio.Transport) -> int:
 
 
 async def tick_each_second(log: ServeLog) -> None:
-    """Let the log report what has repeated."""
+    """Let the log report repeated lines."""
     while True:
         await asyncio.sleep(1)
         log.tick()
@@ -511,19 +511,18 @@ async def serve(
 ) -> None:
     """Run the queue manager on these listeners until `stop` is set, then end its sessions.
 
-    serial: lines and their open devices; their names are next hops in the Config of the manager. recorder: is told of
-    everything that goes over a connection. other_files: that this process may open besides. tls: what connections with
-    TLS go by, needed where a listener or one of the Config's tls_hops asks for it. applications: where those of other
-    machines are taken. `ready` is called when peers may come. Pings are answered on the listeners' addresses, if the
-    Config says so. Raises StoreError when the store cannot be read any more; whatever else goes wrong ends at most a
-    connection, and is told.
+    serial: lines and their open devices; the manager's Config has their names as next hops. recorder: records all
+    connections. other_files: files reserved for other uses. tls: needed if a listener or the Config's tls_hops use TLS.
+    applications: listeners for applications on other machines. ready: called when peers may connect. The listeners'
+    addresses answer pings if the Config says so. Raises StoreError when the store becomes unreadable; other errors end
+    at most one connection and are logged.
     """
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[object] = loop.create_future()
 
     def fail(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")
-        if isinstance(error, OSError):  # no file left, or broken early: accepting goes on in a second
+        if isinstance(error, OSError):  # no free file, or a connection that broke early: accepting resumes in a second
             manager.operator.tell_seldom("a connection", wall(), f"a connection failed: {error}")
         elif not isinstance(error, StoreError):
             net.defect("serve", error if isinstance(error, Exception) else RuntimeError(str(context["message"])))
