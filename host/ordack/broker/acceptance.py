@@ -231,8 +231,7 @@ class Acceptance:
 
     def _alike(self, batch: Batch, link: PeerLink, run: MessageRun, wall: int) -> Arriving | None:
         """Return the run as one message with the oldest SentTime. None: each message needs its own decision, because
-        one
-        may be rejected or the stream is new."""
+        one may be rejected or the stream is new."""
         message = run.template.message
         user = message.user
         if self._config.route and not self._incoming.is_here(user):

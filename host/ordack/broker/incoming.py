@@ -247,8 +247,7 @@ class IncomingStreams:
         """Return how many of the oldest acknowledgements to give up, by outgoing queue (B-435).
 
         Only peers without a session lose acknowledgements. Peers without an accepted message come first, since anybody
-        can
-        invent GUIDs; among equals, the peer whose newest acknowledgement is the oldest.
+        can invent GUIDs; among equals, the peer whose newest acknowledgement is the oldest.
         """
         waiting = [queue for queue in queues if queue.stream.waiting]
         absent = [queue for queue in waiting if queue.link is None]
@@ -415,8 +414,7 @@ class OrderAcks:
 
     def _ways(self, state: IncomingState) -> tuple[bytes, list[PeerLink]]:
         """Return the OrderAck's peer and candidate links: the messages' link first, then links with their sender
-        (B-011,
-        B-414). If FinalAcks go first, only their link counts."""
+        (B-011, B-414). If FinalAcks go first, only their link counts."""
         final_acks = state.final_acks
         if final_acks and final_acks.rejecting:
             assert final_acks.peer

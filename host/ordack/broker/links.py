@@ -39,8 +39,7 @@ class Turns:
 
     def among(self, queues: Iterable[Any]) -> Iterator[tuple[Any, Entry]]:
         """Yield each next message with its queue until all queues are empty. Before asking for another one, the caller
-        sends
-        the message or removes it from its stream."""
+        sends the message or removes it from its stream."""
         waiting: list[tuple[int, int, int, Any]] = []
         for place, queue in enumerate(queues):
             _join(waiting, queue, place)
@@ -71,8 +70,7 @@ AHEAD_BYTES = 1 << 20  # handed to a transport before it says whether it takes m
 
 class Pace:
     """Tracks how much of the written data has left one connection. A long packet on a slow line is no silence: the
-    times
-    of B-148 and B-151 start when the message has left."""
+    times of B-148 and B-151 start when the message has left."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -84,7 +82,7 @@ class Pace:
         self._timers: WeakKeyDictionary[OutgoingStream, tuple[int, int]] = WeakKeyDictionary()
         self._come = 0
         self._packet = -1  # offset of the unfinished packet in the received bytes
-        self._half = 0  # bytes of the unfinished packet
+        self._half = 0  # bytes received
         self._began = 0  # arrival of its first bytes, ms
 
     @property
@@ -143,8 +141,7 @@ class Pace:
 
     def too_slow_at(self, timeout: int, rate: int) -> int | None:
         """Return when the arriving packet breaks `timeout` ms and `rate` bytes per second unless more of it arrives;
-        None
-        if no packet is unfinished."""
+        None if no packet is unfinished."""
         return self._began + timeout + 1000 * self._half // rate + 1 if self._half else None
 
 

@@ -37,7 +37,7 @@ from ordack.store.disk import first_piece
 from ordack.store.messages import ANY
 from ordack.store.outgoing import Reading
 
-DUE = 10_000  # messages that are found due at once: messages that are near each other in the store end together
+DUE = 10_000  # messages found due at once, so that neighbours in the store end together
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in its second byte
 
 
@@ -101,8 +101,8 @@ class Departures:
 
 
 class ConfirmationDeadlines:
-    """Ends messages whose time has come, a piece at a time: sessions and other processes have their turn in between.
-    transact: decides in one transaction (Manager)."""
+    """Ends expired messages piece by piece, so that sessions and other processes get their turn. transact: runs one
+    decision in a transaction of Manager."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class ConfirmationDeadlines:
         duplicates: Duplicates,
         transact: Callable[[int, int, Callable[[Batch], object]], object],
     ) -> None:
-        self.is_behind = False  # there may be more to be ended now
+        self.is_behind = False  # more messages may be due now
         self._store = store
         self._incoming = incoming
         self._outgoing = outgoing
@@ -123,16 +123,16 @@ class ConfirmationDeadlines:
         self.load()
 
     def load(self) -> None:
-        """Forget what was found due."""
-        self._due: list[tuple[int, int]] = []  # see store.outgoing.OutgoingQueues.due; the latest first
+        """Discard the list of due messages."""
+        self._due: list[tuple[int, int]] = []  # as store.outgoing.OutgoingQueues.due returns; the latest first
         self._old_outcomes: list[int] = []
 
     def forget_outcomes(self, keep: int) -> None:
-        """Let the oldest outcomes be forgotten, all but the last `keep`."""
+        """Mark all outcomes for removal except the newest `keep`."""
         self._old_outcomes = self._store.memory.old_outcomes(keep)
 
     def end_foreign(self, now: int, wall: int) -> bool:
-        """End a piece of the messages that were sent under another identifier. Were these all?"""
+        """End a piece of the messages sent under another identifier; return whether none is left."""
         messages = self._store.outgoing.foreign(self._store.guid, CHUNK)
         self.is_behind = len(messages) == CHUNK
         if messages:
@@ -140,9 +140,9 @@ class ConfirmationDeadlines:
         return not self.is_behind
 
     def end(self, now: int, wall: int) -> None:
-        """End a piece of what is due."""
+        """End a piece of the due messages."""
         self.is_behind = False
-        if self._store.is_pinned():  # the room that is left is for receives
+        if self._store.is_pinned():  # receives need the remaining space
             return
 
         def end(work: Callable[[Batch, int], int]) -> None:
@@ -157,7 +157,7 @@ class ConfirmationDeadlines:
         self._due = self._due or self._store.outgoing.due(wall, DUE)[::-1]
         if self._due:
             end(lambda batch, limit: self._end_some(batch, wall, limit))
-            self.is_behind = True  # there may be more than DUE
+            self.is_behind = True  # DUE may have cut the list
         if any(self._store.messages.over(wall, 1)):
             end(lambda batch, limit: batch.outcomes.remove_over(limit))
         if self._old_outcomes:
@@ -174,14 +174,14 @@ class ConfirmationDeadlines:
         return len(keys)
 
 
-CLOCK_MS = 2000  # that the clock may be set by without a change in times that are shown
-FAILURE_MS = 60_000  # after which a failure of the store is no news, if nothing was committed meanwhile
-ANSWERS_KEPT_S = 86400  # of an application that was killed: it cannot ask again
-_Arrived = tuple[PeerLink, object, int]  # what an event of a session tells, and when it came
+CLOCK_MS = 2000  # change of the clock that shown times tolerate
+FAILURE_MS = 60_000  # after which a store failure is old if nothing was committed since
+ANSWERS_KEPT_S = 86400  # of a killed application, which cannot ask again
+_Arrived = tuple[PeerLink, object, int]  # link, event of its session, arrival time
 
 
 class Manager:
-    """One queue manager on an open store, which the caller has locked for it (`Store.lock_manager`).
+    """One queue manager on an open store. The caller holds the manager lock (`Store.lock_manager`).
 
     log: takes the lines of the log; a defect has several. about: values of the caller to show in the report.
     connections: gives the network's state of each hop.
@@ -210,12 +210,12 @@ class Manager:
             store, config, self.links, self.outgoing, self._settling, self._order_acks, self._transact
         )
         self._history_due = now + 1000 * config.history_lifetime
-        self._looked_at = -1  # the second when what is due was last looked for
-        self._report_at = now  # when operators are to be told again what it is doing, ms
-        self.shown: dict[str, Any] = {}  # what others see of it
-        self._zero = 0  # of `now`, in milliseconds since 1970
+        self._looked_at = -1  # second of the last search for due messages
+        self._report_at = now  # time of the next report for operators, ms
+        self.shown: dict[str, Any] = {}  # the last published report
+        self._zero = 0  # time of `now` = 0, in milliseconds since 1970
         self._put_off: list[_Arrived] = []  # OrderAcks for the next transaction
-        self.failure: StoreError | None = None  # why its state cannot be read, so that no session is served
+        self.failure: StoreError | None = None  # why the state is unreadable; no session is served then
         store.keep_names(config.to_keep())
         self._load(now)
 
@@ -223,7 +223,7 @@ class Manager:
 
     def _load(self, now: int) -> None:
         """Read the state from the store."""
-        self._put_off.clear()  # they come again
+        self._put_off.clear()  # peers resend these OrderAcks
         self.outgoing.load()
         self._deadlines.load()
         self._duplicates.load()
@@ -284,11 +284,11 @@ class Manager:
         self.links.lost(link)
 
     def wanted_hops(self) -> set[Hop]:
-        """Where messages wait for a connection that nobody has opened yet (B-302)."""
+        """Return the hops of messages without a connection (B-302)."""
         return self.outgoing.wanted_hops()
 
     def output(self) -> list[tuple[PeerLink, bytes, bool]]:
-        """For each link with news: the bytes to write to it, and whether its transport is to be shut after that."""
+        """Return links with data or an end: link, bytes to write, and whether to shut its transport afterwards."""
         return self.links.output()
 
     # ---- a batch
@@ -304,9 +304,9 @@ class Manager:
         """Process bytes from any number of links, and requests of applications: one transaction, then acknowledgements,
         answers and messages.
 
-        lazily: leave a batch of OrderAcks alone to the next transaction, or to the next `poll`. OrderAcks lost by a
-        power cut come again with the messages (B-152)."""
-        if self.failure:  # what has come is not taken, so these sessions cannot go on
+        lazily: defer a batch of OrderAcks alone to the next transaction or `poll`. If a power cut loses OrderAcks,
+        their messages are resent and acknowledged again (B-152)."""
+        if self.failure:  # the bytes are lost, so these sessions cannot continue
             for link, _ in arrivals:
                 self.links.close(link, "B-285", "the store fails")
             self.applications.failed(questions, StoreError("`ordack serve` cannot read its store"))
@@ -322,7 +322,7 @@ class Manager:
             else:
                 self._handle_all(work, questions, now, wall)
             self.links.limit_half_received()
-            self.outgoing.obey(now)  # before anything leaves
+            self.outgoing.obey(now)  # before messages are sent
             links.update((queue.link, None) for queue in self.outgoing.take_news() if queue.link)
             for link in links:
                 self._dispatch(link, now, wall)
@@ -339,9 +339,9 @@ class Manager:
             if not questions:
                 raise
             self.links.counters.store_failed(str(error), now)
-            self._load(now)  # what they wanted may be why; they have been told
+            self._load(now)  # the requests may be the cause; their applications got the error
             self._handle(work, now, wall)
-        except Exception as error:  # noqa: BLE001 - a defect that one link has met is not the others' end
+        except Exception as error:  # noqa: BLE001 - a defect ends one link only
             self.operator.tell(f"a batch is handled again, link by link, after {error!r}")
             if questions:
                 self._handle([], now, wall, questions)
@@ -379,8 +379,9 @@ class Manager:
         durable: bool = True,
         writes: bool = True,
     ) -> Batch:
-        """Do what applications ask for, run `decide` on a new batch and write what it has decided, in one transaction,
-        as Store.transaction has `durable` and `writes`. If anything raises, nothing was decided and nothing stored."""
+        """Run requests of applications and `decide` on a new batch, and write its decisions, in one transaction.
+        durable,
+        writes: as in Store.transaction. An exception leaves everything undecided and nothing stored."""
         batch = Batch(Settlements(self.store, wall, self.config))
         try:
             with self.store.transaction(durable, writes):
@@ -398,7 +399,7 @@ class Manager:
             raise
         self.applications.committed()
         for key, queue in batch.queue_of.items():
-            queue.transmitted.discard(key)  # the store knows it now
+            queue.transmitted.discard(key)  # the store has it now
         batch.count(self.links.counters)
         return batch
 
@@ -437,7 +438,7 @@ class Manager:
             self.links.end(link)
 
     def _packet(self, batch: Batch, link: PeerLink, event: MessageReceived, now: int, wall: int) -> str:
-        """Decide about one packet. Return why the queue manager has no room for it, else ""."""
+        """Decide about one packet. Return why there is no room for it, else ""."""
         packet = event.packet
         if isinstance(packet, headers.UserMessage):
             return self._acceptance.message(batch, link, packet, event.raw, now, wall)
@@ -473,16 +474,16 @@ class Manager:
 
     @property
     def order_acks_due(self) -> int | None:
-        """When `acknowledge` is to be called, or None."""
+        """The time for the next call of `acknowledge`, or None."""
         return self.incoming.order_acks_due
 
     def acknowledge(self, now: int, wall: int) -> None:
-        """To be called when `order_acks_due` is over: what is due then goes out."""
+        """Send due OrderAcks. Call it when `order_acks_due` has passed."""
         with self._guard(now):
             self._order_acks.send_due(now, wall)
 
     def resume(self, link: PeerLink, now: int, wall: int) -> None:
-        """The transport of this link takes bytes again."""
+        """Send again on a link whose transport accepts bytes again."""
         link.writable = True
         if not self.failure:
             with self._guard(now):
@@ -513,11 +514,11 @@ class Manager:
                 self.store.answers.forget_before(wall - ANSWERS_KEPT_S)
             self.applications.end_waiting(now)
             if wall != self._looked_at:
-                self.store.messages.news.add(ANY)  # what a process had in its hands that has died since
+                self.store.messages.news.add(ANY)  # messages held by processes that have died
             if self._put_off or self.applications.has_work:
                 self._handle_all([], (), now, wall)
             self.outgoing.obey(now)
-            if self._looked_at < 0 and self._deadlines.end_foreign(now, wall):  # nothing is sent before
+            if self._looked_at < 0 and self._deadlines.end_foreign(now, wall):  # nothing is sent before this ends
                 self._looked_at = 0
             self.outgoing.take_news()
             owing = sorted(self.links.peers & self.incoming.overdue_peers)
@@ -532,7 +533,7 @@ class Manager:
                 self._deadlines.end(now, wall)
 
     def _look_around(self, now: int, wall: int) -> None:
-        """Once a second, end messages whose time has come, and publish the report for operators."""
+        """Once a second, end expired messages, and publish the report for operators."""
         self._looked_at = wall
         if abs(1000 * wall - now - self._zero) > CLOCK_MS:
             self._zero = 1000 * wall - now
@@ -540,16 +541,16 @@ class Manager:
         self.outgoing.note_closed()
         if now < self._report_at:
             return
-        self._report_at = now + len(self.links) + len(self.outgoing)  # of 5,000 sessions every 5 s
+        self._report_at = now + len(self.links) + len(self.outgoing)  # 5,000 sessions: every 5 s
         shown = self.report()
         if shown != self.shown:
             self.shown = shown
-            with contextlib.suppress(StoreError):  # a full disk: nothing depends on it
+            with contextlib.suppress(StoreError):  # disk full: nothing depends on the report
                 self.store.write_status(shown)
 
     @property
     def is_behind(self) -> bool:
-        """Some messages whose time has come have not ended yet: poll again soon."""
+        """Are expired messages left? Then poll again soon."""
         return self._deadlines.is_behind
 
     def report(self) -> dict[str, Any]:
@@ -570,13 +571,14 @@ class Manager:
         }
 
     def close(self) -> None:
-        """End all sessions (B-163), in the records too: what is sent until the next start was never transmitted."""
+        """End all sessions (B-163), also in the store: messages sent before the next start were then never
+        transmitted."""
         self.links.close_all("B-163", "the queue manager stops")
-        with contextlib.suppress(StoreError):  # then it is as after a crash
+        with contextlib.suppress(StoreError):  # then the next start recovers as after a crash
             self.outgoing.note_closed()
 
 
 def _can_wait(arrived: _Arrived) -> bool:
-    """Is this nothing but an OrderAck?"""
+    """Is the event an OrderAck?"""
     event = arrived[1]
     return isinstance(event, MessageReceived) and isinstance(event.packet, connection.OrderAck)

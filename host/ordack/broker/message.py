@@ -1,4 +1,4 @@
-"""A message as an application reads and writes it. host/docs/api.md lists what it has."""
+"""Messages as applications read and write them; host/docs/api.md lists their properties."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ordack.store import Store, packet_fields
 from ordack.store.messages import Selection, StoredMessage
 from ordack.store.packet_fields import TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
 
-# Administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
+# administration acknowledgements for senders (MessagePropertiesHeader.Flags)
 ACKNOWLEDGE = {
     "reach-queue": headers.WANT_PA,
     "receive": headers.WANT_PR,
@@ -35,26 +35,23 @@ def _limit(seconds: int) -> int | None:
 
 
 class Message:
-    """A message as an application sees it. Times: seconds since 1970; that of arrival to the microsecond.
-    in_doubt: of a dead letter, it may have been received all the same (C-84 to C-86). content: its headers and body.
+    """A message as an application reads it. Times: seconds since 1970; arrival to the microsecond.
+    in_doubt: this dead letter may have been received (C-84 to C-86). content: headers and body.
 
-    message_key: what to know a message by, to process each once. Of a transactional one, its place in its stream as
-    text, `{GUID}\\SEQUENCE/NUMBER`: the GUID of the queue manager that it was sent on, its TxSequenceID, which no other
-    stream or start of that queue manager has (B-079), and its number there. No two messages have the same, in whatever
-    store they are; one that comes again, because a receive did not end or a store was put back from a backup, has its
-    own. Of another one, MSMQ's message identifier, `{GUID}\\NNN` with its MessageID, which may be given again after
-    some 2**32 messages or, by chance, after a restart (B-020). A journal copy or dead letter has the key of its
-    message, so with several queues in one table the key is (queue, message_key). An acknowledgement is a message with
-    a key of its own, and names the other by correlation_id.
-    lookup_id is no such key: it counts what arrived in this store, and a store that was put back from a backup gives
-    the same numbers again.
+    message_key: identifies the message, so that an application can process it once. The key of a transactional message
+    is its position in its stream, `{GUID}\\SEQUENCE/NUMBER`: the GUID of the sending queue manager, the TxSequenceID
+    (unique to one stream and one start, B-079) and the number in it. The key is unique across all stores; a message
+    keeps its key when it comes again after an aborted receive or a restored backup. The key of any other message is
+    MSMQ's message identifier, `{GUID}\\NNN` with its MessageID, which repeats after some 2**32 messages or, by chance,
+    after a restart (B-020). A journal copy or dead letter has the key of its message: in a table with several queues,
+    use (queue, message_key). An acknowledgement has a key of its own, and names its message by correlation_id.
+    lookup_id is no such key: it counts arrivals in this store, and a restored store repeats its numbers.
 
-    identifier: MSMQ's message identifier as it stands in messages, 20 bytes; what answers this one has it as its
-    correlation_id. response_queue: the format name of the queue where an answer is expected, None if none is.
+    identifier: MSMQ's message identifier as in packets, 20 bytes; answers carry it as correlation_id. response_queue:
+    the format name of the queue for answers, or None.
 
-    abort_count: how often a receive of it by a Client has ended without a commit before, as MSMQ's AbortCount has it:
-    the application has raised an exception, or died. With the setting PoisonAfter so many put it into the sub-queue
-    `NAME;poison`.
+    abort_count: receives by a Client that ended without a commit, as MSMQ's AbortCount: the application raised an
+    exception or died. At PoisonAfter, the message moves into the sub-queue `NAME;poison`.
     """
 
     def __init__(self, stored: StoredMessage) -> None:
@@ -66,14 +63,14 @@ class Message:
 
     @cached_property
     def content(self) -> headers.UserMessage:
-        """Its headers and body, read when somebody wants one of them."""
+        """Headers and body, parsed at first use."""
         message = parse.parse(self._packet)
         assert isinstance(message, headers.UserMessage)
         return message
 
     @cached_property
     def source(self) -> str:
-        """GUID of the queue manager that it was sent on."""
+        """GUID of the queue manager that sent the message."""
         return guids.guid_text(self.content.user.source_queue_manager)
 
     @property
@@ -83,12 +80,12 @@ class Message:
 
     @property
     def sent_time(self) -> int:
-        """When it was sent, by the clock there."""
+        """Time of sending, by the sender's clock."""
         return self.content.user.sent_time
 
     @property
     def destination(self) -> str:
-        """The format name that it was sent to."""
+        """The destination's format name."""
         return packet_fields.format_name(self.content.user)
 
     @property
@@ -98,17 +95,17 @@ class Message:
 
     @property
     def correlation_id(self) -> bytes:
-        """The identifier of the message that it answers, 20 bytes; zeros if none."""
+        """The identifier of the message that this one answers, 20 bytes; zeros if none."""
         return bytes(self.content.properties.correlation_id)
 
     @property
     def response_queue(self) -> str | None:
-        """The format name of the queue where an answer is expected; None if none is."""
+        """The format name of the queue for answers; None if none."""
         return self._named(self.content.user.response_queue)
 
     @property
     def administration_queue(self) -> str | None:
-        """The format name of the queue that is told what becomes of it; None if none is."""
+        """The format name of the queue for administration acknowledgements; None if none."""
         return self._named(self.content.user.admin_queue)
 
     def _named(self, name: QueueName | None) -> str | None:
@@ -118,37 +115,37 @@ class Message:
 
     @property
     def acknowledge(self) -> tuple[str, ...]:
-        """What that queue is told, of ACKNOWLEDGE."""
+        """The acknowledgements that the administration queue gets, of ACKNOWLEDGE."""
         return tuple(name for name, bit in ACKNOWLEDGE.items() if self.content.properties.flags & bit)
 
     @property
     def dead_letter(self) -> bool:
-        """It is kept in a dead-letter queue if it is not delivered (JN)."""
+        """Does the sender keep the message in a dead-letter queue if delivery fails (JN)?"""
         return bool(self.content.user.flags & core.USER_JN)
 
     @property
     def journal(self) -> bool:
-        """A copy of it is kept in the journal (JP)."""
+        """Does the sender keep a copy in the journal (JP)?"""
         return bool(self.content.user.flags & core.USER_JP)
 
     @property
     def ttrq(self) -> int | None:
-        """TimeToReachQueue in seconds from sent_time; None: it has no limit."""
+        """TimeToReachQueue in seconds from sent_time; None: no limit."""
         return _limit(self.content.base.time_to_reach_queue)
 
     @property
     def ttbr(self) -> int | None:
-        """TimeToBeReceived in seconds from sent_time; None: it has no limit."""
+        """TimeToBeReceived in seconds from sent_time; None: no limit."""
         return _limit(self.content.user.time_to_be_received)
 
     @property
     def body_type(self) -> int:
-        """What the body is, by the codes of wire.md 1.8."""
+        """Type code of the body (wire.md 1.8)."""
         return self.content.properties.body_type
 
     @property
     def application_tag(self) -> int:
-        """For the application alone, as is extension."""
+        """A number for the application alone."""
         return self.content.properties.application_tag
 
     @property
@@ -158,12 +155,12 @@ class Message:
 
     @property
     def label(self) -> str:
-        """At most 249 characters."""
+        """The label, at most 249 characters."""
         return legible(self.content.properties.label)
 
     @property
     def message_class(self) -> int:
-        """Its class: 0 of what an application has sent."""
+        """The message class; 0: sent by an application."""
         return self.content.properties.message_class
 
     @property
@@ -175,7 +172,7 @@ class Message:
 
     @property
     def priority(self) -> int:
-        """0 to 7; 0 of a transactional message."""
+        """0 to 7; transactional messages have 0."""
         return 0 if self.content.transaction else self.content.base.flags & core.BASE_PR
 
     @property
@@ -185,19 +182,19 @@ class Message:
 
     @property
     def transaction_id(self) -> int | None:
-        """What the messages of one transaction of its sender have in common, 20 bits; None: it is not transactional."""
+        """Identifier that the messages of one transaction share, 20 bits; None: not transactional."""
         flags = self._transaction_flags
         return None if flags is None else flags >> TRANSACTION_ID_SHIFT & TRANSACTION_ID_MAX
 
     @property
     def first_in_transaction(self) -> bool | None:
-        """Did its sender send it as the first one of a transaction? None: it is not transactional."""
+        """Is the message the first of its transaction? None: not transactional."""
         flags = self._transaction_flags
         return None if flags is None else bool(flags & core.TX_FM)
 
     @property
     def last_in_transaction(self) -> bool | None:
-        """Did its sender send it as the last one of a transaction? None: it is not transactional."""
+        """Is the message the last of its transaction? None: not transactional."""
         flags = self._transaction_flags
         return None if flags is None else bool(flags & core.TX_LM)
 
@@ -212,7 +209,7 @@ class Message:
 
     @property
     def message_key(self) -> str:
-        """What to know it by."""
+        """The message's identity; see the class."""
         place = f"{self.tx_sequence_id}/{self.tx_sequence_number}" if self.content.transaction else self.message_id
         return f"{self.source}\\{place}"
 
@@ -223,7 +220,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """The message's content."""
+        """The body as bytes."""
         where = None if "content" in self.__dict__ else packet_fields.body_in(self._packet)
         return bytes(self.content.properties.body if where is None else self._packet[where])
 
@@ -235,13 +232,12 @@ class Message:
             return None
 
     def value(self, form: Form | None = None) -> Any:
-        """What the body says, as its body type has it: a value as ActiveXMessageFormatter or a COM component has
-        written it. form: "xml" or "json" for bodies of those kinds, whose body type says nothing.
-        Raises BodyError if it says no such thing."""
+        """The body decoded by its body type, as ActiveXMessageFormatter or a COM component wrote it. form: "xml" or
+        "json" for bodies whose type does not tell. Raises BodyError if the body does not decode."""
         return value_of(self.body, self.body_type, form)
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `ordack receive --json` prints. body: None if it is not UTF-8."""
+        """Return the object that `ordack receive --json` prints. body: None if it is not UTF-8."""
         return {
             "message_key": self.message_key,
             "source": self.source,
@@ -282,24 +278,23 @@ class Message:
 
 
 class Letter(NamedTuple):
-    r"""A message to send, with the properties that MSMQ has for it.
+    r"""A message to send, with MSMQ's properties.
 
-    destination: a local queue's name, or a format name: `DIRECT=TCP:10.0.0.5\private$\line1`, or `PRIVATE=` with
-    GUID and queue number of a queue manager, which may be one that only connects here, as a board does.
+    destination: a local queue's name, or a format name: `DIRECT=TCP:10.0.0.5\private$\line1`, or `PRIVATE=` with GUID
+    and queue number of a queue manager, even one that only connects here, such as a board.
     label: at most 249 characters; priority: 0 to 7, ignored for transactional messages; delivery: "express",
-    "recoverable" or "transactional", by default as the local queue needs it, and transactional to other machines.
+    "recoverable" or "transactional"; default: as the local queue requires, and transactional to other machines.
 
-    ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in seconds from now; by default four days and no limit. A
-    ttrq of 0 is one attempt to deliver, and counts as the 10 s that connecting may take (B-405).
-    dead_letter: keep it in a dead-letter queue if it is not delivered, or a transactional one not known to be
-    received (JN); dead_letter_queue: in this local transactional queue instead of the system's. journal: keep a
-    copy in the journal when it has arrived, or a transactional one when it was received (JP). acknowledge: bits of
-    ACKNOWLEDGE, what is to be told to administration_queue, a local queue that is not transactional or a format name.
+    ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in seconds from now; default: four days and no limit. A ttrq of 0
+    allows one attempt to deliver, and counts as the 10 s of a connection timeout (B-405). dead_letter: keep an
+    undelivered message, or a transactional one not known to be received, in a dead-letter queue (JN);
+    dead_letter_queue: a local transactional queue instead of the system's. journal: keep a copy of an arrived message,
+    or of a received transactional one, in the journal (JP). acknowledge: bits of ACKNOWLEDGE, for administration_queue,
+    a local queue that is not transactional or a format name.
 
-    correlation_id: 20 bytes, as a rule `Message.identifier` of the message that this one answers. response_queue: where
-    answers are expected, a local queue or a format name. body_type: what the body is, by the codes of wire.md 1.8; a
-    `Body` brings its own.
-    application_tag: 0 to 2**32 - 1, and extension: bytes, both for the application alone.
+    correlation_id: 20 bytes, usually `Message.identifier` of the answered message. response_queue: for answers, a local
+    queue or a format name. body_type: code of wire.md 1.8; a `Body` brings its own.
+    application_tag (0 to 2**32 - 1) and extension (bytes) are for the application alone.
     """
 
     destination: str
@@ -329,15 +324,15 @@ KINDS: tuple[tuple[type, ...], ...] = (  # of each field, as applications may sa
 
 
 class Run(NamedTuple):
-    """Letters that follow each other and differ in their bodies only: one of them, and the bodies of all."""
+    """Consecutive letters that differ in their bodies only: the letter, and all bodies."""
 
     letter: Letter
     bodies: tuple[Bytes, ...]
 
 
 class Further(TypedDict, total=False):
-    """The arguments of Client.send that it passes on, for type checkers: fields of Letter, but for acknowledge, any of
-    ACKNOWLEDGE by name."""
+    """Optional arguments of Client.send, for type checkers: fields of Letter; acknowledge takes names of
+    ACKNOWLEDGE."""
 
     ttrq: int | None
     ttbr: int | None
@@ -354,7 +349,7 @@ class Further(TypedDict, total=False):
 
 
 class Properties(Further, total=False):
-    """The same of Queue.send, Transaction.send and Client.reply: all but destination and body."""
+    """Optional arguments of Queue.send, Transaction.send and Client.reply: all except destination and body."""
 
     label: str
     priority: int
@@ -368,7 +363,7 @@ def letter_of(
     acknowledge: Collection[str] = (),
     **properties: Any,
 ) -> Letter:
-    """A letter of the arguments of Client.send, which are Properties. Raises ValueError, TypeError."""
+    """Return a checked letter from the arguments of Client.send. Raises ValueError, TypeError."""
     for name in properties:
         if name not in Letter._fields:
             raise TypeError(f"a message has no {name!r}; it has {', '.join(Letter._fields[2:])}")
@@ -381,7 +376,7 @@ def letter_of(
 
 
 def in_runs(letters: Iterable[Letter]) -> tuple[Run, ...]:
-    """Letters, checked as `checked` does: those that follow each other and differ in their bodies only, together."""
+    """Check letters as `checked` does, and group consecutive ones that differ in their bodies only."""
     runs: list[tuple[Letter, list[Bytes]]] = []
     last: Letter | None = None
     for letter in letters:
@@ -395,7 +390,7 @@ def in_runs(letters: Iterable[Letter]) -> tuple[Run, ...]:
 
 
 def _differ_in_body(letter: Letter, other: Letter) -> bool:
-    """Is the first one a letter with plain bytes that differs from the other in nothing else?"""
+    """Does a letter with a bytes body differ from the other in its body only?"""
     return (
         isinstance(letter, Letter)
         and type(letter.body) is bytes
@@ -405,15 +400,15 @@ def _differ_in_body(letter: Letter, other: Letter) -> bool:
 
 
 def misfit(fields: Sequence[object]) -> int | None:
-    """The place of the first of a letter's fields, or of those that begin it, that is of none of its KINDS."""
+    """Return the index of the first field whose type is not in KINDS; `fields` may be a prefix of a letter."""
     if all(map(isinstance, fields, KINDS)):
         return None
     return next(at for at, (value, kinds) in enumerate(zip(fields, KINDS)) if not isinstance(value, kinds))
 
 
 def checked(letter: Letter) -> Letter:
-    """The letter, with what stands for something else said plainly. Raises ValueError if no message can have its
-    properties, without a look at the store, and TypeError if one is of a wrong type."""
+    """Return the letter with its shorthands resolved. Raises ValueError for properties that no message can have, and
+    TypeError for wrong types; the store is not read."""
     if not isinstance(letter, Letter):
         raise TypeError(f"{letter!r:.40} is {type(letter).__name__}; it has to be a Letter, with destination and body")
     if not isinstance(letter.body, (bytes, bytearray, memoryview)):
@@ -456,9 +451,8 @@ AS_CONFIGURED = 0  # as Wanted.poison_after: the setting PoisonAfter of the stor
 
 
 class Wanted(NamedTuple):
-    """What is to be taken: up to `limit` messages of the queue with this identifier. counted, poison_after: as
-    Messages.begin_receive has them. lookup_id: the one message that has it; correlation_id: those that have it, 20
-    bytes; None: any."""
+    """A receive: up to `limit` messages of a queue. counted, poison_after: see Messages.begin_receive. lookup_id,
+    correlation_id (20 bytes): only these messages; None: any."""
 
     queue: int
     limit: int
@@ -469,8 +463,8 @@ class Wanted(NamedTuple):
 
 
 class Emptying(NamedTuple):
-    """What is to be removed: the messages of the queue with this identifier whose lookup id is not above `last`, for
-    the reason that the class says. marks: those that somebody is receiving go when that ends without a commit."""
+    """A removal of the queue's messages with lookup ids up to `last`; message_class gives the reason. marks: a message
+    that is being received goes when its receive ends without a commit."""
 
     queue: int
     message_class: int
@@ -479,15 +473,15 @@ class Emptying(NamedTuple):
 
 
 class Order(NamedTuple):
-    """One of ORDERS, and its arguments."""
+    """The name of one of ORDERS, with arguments."""
 
     name: str
     arguments: tuple[Any, ...] = ()
 
 
 class Commit(NamedTuple):
-    """What happens together, or not at all: messages that were taken are removed for the reason that the class says,
-    others are sent, and an operator's order is carried out."""
+    """Work that is done completely or not at all: removes received messages with the reason message_class, sends
+    letters, and runs an operator's order."""
 
     taken: tuple[int, ...] = ()
     message_class: int = confirm.ACK_RECEIVE
@@ -496,12 +490,12 @@ class Commit(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many are sent."""
+        """The number of messages sent."""
         return sum(len(run.bodies) for run in self.letters)
 
 
 class Request(NamedTuple):
-    """A commit under a number of the application that wants it, 16 bytes. Numbers rise."""
+    """A commit with the application's identifier, 16 bytes, and a rising number."""
 
     application: bytes
     number: int
@@ -509,6 +503,6 @@ class Request(NamedTuple):
 
 
 def take(store: Store, wanted: Wanted, now: int) -> list[StoredMessage]:
-    """Take what is there of it. now: seconds since 1970."""
+    """Take the messages that are there. now: seconds since 1970."""
     selection = Selection(wanted.lookup_id, wanted.correlation_id)
     return store.messages.begin_receive(wanted.queue, wanted.limit, now, wanted.counted, wanted.poison_after, selection)

@@ -60,8 +60,8 @@ class Back(NamedTuple):
 class Settlements:
     """Ends messages at `now`; every method writes to the store in the running transaction.
 
-    sent: a message is in an outgoing queue that the queue manager has not read yet. room: bytes that may still be
-    stored (B-398); read from the store at the first use.
+    sent: an outgoing queue has a message that the queue manager has not read yet. room: bytes that may still be stored
+    (B-398), read from the store at first use.
     """
 
     def __init__(self, store: Store, now: int, config: Config) -> None:
@@ -86,8 +86,8 @@ class Settlements:
     # ---- messages in queues here
 
     def remove(self, lookup_ids: Iterable[int], message_class: int) -> None:
-        """Remove messages from their queues for the reason that the class says, with all that they want to follow
-        (B-336 to B-342)."""
+        """Remove messages from their queues, with the acknowledgements and copies that they ask for (B-336 to B-342).
+        message_class: the reason."""
         keys = list(lookup_ids)
         told = FINAL_ACK | (POSITIVE if message_class == confirm.ACK_RECEIVE else NEGATIVE)
         outcomes = []
@@ -116,8 +116,8 @@ class Settlements:
     def _end_own(
         self, leaving: Leaving, message_class: int, alike: dict[tuple[int, ...], tuple[Confirmation, int]]
     ) -> tuple[int, bytes, int, str | None]:
-        """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike; the outcome.
-        alike: what has become of those before it, by what decides that."""
+        """End a transactional message from this queue manager to itself (C-70, C-71); return its outcome. alike: cache
+        of confirmations and actions by record."""
         message_id, new = packet_fields.of_local(leaving.packet, self.config.confirmation)
         key = tuple(new)
         if key not in alike:
@@ -127,22 +127,22 @@ class Settlements:
         if action & confirm.JOURNAL:
             self.copy(JOURNAL, leaving.packet, None)
         if action & confirm.DEAD_LETTER:
-            confirmation = Confirmation(confirmation.record[:], self.config.confirmation)  # not that of others, too
+            confirmation = Confirmation(confirmation.record[:], self.config.confirmation)  # others share it
             self.dead_letter(leaving.packet, leaving.dead_letter, confirmation)
         is_missed = confirmation.record[confirm.CLASS] >= confirm.NACK_BAD_DST_Q
         missed = packet_fields.format_name(packet_fields.parse(leaving.packet).user) if is_missed else None
         return message_id, confirmation.record.tobytes(), self.now, missed
 
     def empty(self, queue: int, message_class: int, limit: int, last: int = NEVER) -> int:
-        """Remove messages of a queue that is purged or deleted (B-339, B-340), `limit` at most, none with a lookup id
-        above `last`; how many."""
+        """Remove up to `limit` messages of a purged or deleted queue (B-339, B-340), with lookup ids up to `last`;
+        return the count."""
         keys = self.store.messages.unlocked(queue, limit, last)
         self.remove(keys, message_class)
         return len(keys)
 
     def remove_over(self, limit: int = PIECE) -> int:
-        """Remove messages whose time to be received is over (B-341, B-407), and purged ones whose receive has ended,
-        `limit` of each at most; how many."""
+        """Remove messages whose TimeToBeReceived has expired (B-341, B-407), and purged ones whose receive has ended,
+        up to `limit` of each; return the count."""
         expired, purged = self.store.messages.over(self.now, limit)
         if expired:
             self.remove(expired, confirm.NACK_RECEIVE_TIMEOUT)
@@ -153,8 +153,8 @@ class Settlements:
     # ---- messages on their way, sent here
 
     def settle(self, settled: Iterable[tuple[Waiting, Confirmation, int]]) -> list[int]:
-        """Do what the confirmation process asks for: (message, its confirmation, the action). Messages that are alike
-        may share one, unless they are dead-lettered. The keys of those that have left their outgoing queue."""
+        """Run the actions of the confirmation process: (message, its confirmation, action). Equal messages may share a
+        confirmation unless they are dead-lettered. Return the keys that have left their outgoing queue."""
         gone: list[int] = []
         kept = []
         outcomes = []
@@ -193,16 +193,16 @@ class Settlements:
         return gone
 
     def give_up(self, waiting: Waiting, message_class: int) -> bytearray:
-        """A message that is not transactional, or only passes through, will not be delivered (B-311 to B-313, B-390);
-        its packet."""
+        """End an undeliverable message that is forwarded or not transactional (B-311 to B-313, B-390); return its
+        packet."""
         packet, _ = self.store.outgoing.packet(waiting.key)
         self.undelivered(packet, message_class, None)
         self.store.outgoing.delete([waiting.key])
         return packet
 
     def undelivered(self, packet: bytes | bytearray, message_class: int, back: Back | None) -> None:
-        """This queue manager fails to deliver a message: administration acknowledgement if asked for, and if it is not
-        transactional a copy in the dead-letter queue (B-312, B-313, B-390, B-391)."""
+        """Report a message that this queue manager cannot deliver: administration acknowledgement if requested, and a
+        dead-letter copy unless it is transactional (B-312, B-313, B-390, B-391)."""
         message = packet_fields.parse(packet)
         if message.properties.flags & headers.WANT_NA:
             self.administer(message, message_class, back)
@@ -210,17 +210,17 @@ class Settlements:
             self.copy(DEAD_LETTER, packet, message_class)
 
     def dead_letter(self, packet: bytes | bytearray, named: str | None, confirmation: Confirmation) -> None:
-        """Put a transactional message sent here in the dead-letter queue that the application has named, if that is a
-        transactional queue here, else in the system's (C-36, B-243, B-396)."""
+        """Put a transactional message sent here into the dead-letter queue that the application named, if that is a
+        local transactional queue, else into the system's (C-36, B-243, B-396)."""
         queue = None if named is None else self.store.queues.find(named)
         is_fit = queue is not None and queue.kind == PRIVATE and queue.transactional
         name = named if named is not None and is_fit else DEAD_XACT
         if not self.copy(name, packet, confirmation.record[confirm.CLASS], confirmation.conclusion().in_doubt):
-            confirmation.record[confirm.STATE] = confirm.GONE  # the application is not told of a letter nowhere
+            confirmation.record[confirm.STATE] = confirm.GONE  # no dead letter exists, so none is reported
 
     def copy(self, name: str, packet: bytes | bytearray, message_class: int | None, in_doubt: bool = False) -> bool:
-        """Put a copy in a journal or dead-letter queue, with that class if one is given (B-394); nowhere, False, if its
-        quota is used up (B-397, C-37)."""
+        """Put a copy into a journal or dead-letter queue, with message_class if given (B-394). Return False, without a
+        copy, if the queue's quota is full (B-397, C-37)."""
         queue = self.store.queues.find(name)
         assert queue is not None, name
         if not queue.has_room(len(packet)):
@@ -239,7 +239,7 @@ class Settlements:
     # ---- acknowledgements
 
     def final_ack(self, message: headers.UserMessage, message_class: int, back: Back) -> None:
-        """File a FinalAck for the peer that the message came from (B-356, B-360 to B-362)."""
+        """File a FinalAck for the peer that delivered the message (B-356, B-360 to B-362)."""
         transaction = message.transaction
         assert transaction is not None
         source = bytes(message.user.source_queue_manager)
@@ -269,7 +269,7 @@ class Settlements:
             return
         selector = user.flags >> compose.ADMIN_SHIFT & 7
         host = names.NULL_GUID
-        if isinstance(name, headers.PrivateQueueFormatName):  # AQ 6; as a destination it is its two parts
+        if isinstance(name, headers.PrivateQueueFormatName):  # AQ 6; a destination is the pair of its parts
             host = name.source_queue_manager
             name = headers.PrivateQueueFormatNameId(name.private_queue_identifier)
         elif selector == SOURCE_HOST:
@@ -293,7 +293,7 @@ class Settlements:
         )
 
     def _response_queue(self, user: headers.UserHeader) -> names.QueueName | None:
-        """Where the acknowledged message went, as an address that leads there (B-352)."""
+        """Return the acknowledged message's destination as a full address (B-352)."""
         name = user.destination_queue
         if isinstance(name, headers.PrivateQueueFormatNameId):
             host = bytes(user.queue_manager_address)
@@ -345,9 +345,9 @@ class Settlements:
         body: bytes | Any,
         **properties: Any,
     ) -> None:
-        """Send a message of the queue manager's own; nowhere if the queue cannot be opened (B-296, B-355).
+        """Send a message of the queue manager itself; drop it if the queue cannot be opened (B-296, B-355).
 
-        name, host: destination and QueueManagerAddress. back: how `source` is reached, None if it is here.
+        name, host: destination and QueueManagerAddress. back: the way to `source`; None: the source is local.
         """
         if isinstance(name, headers.PublicQueueFormatName):
             known = self.config.public_queues.get(guids.guid_text(name.public_queue_identifier)[1:-1].lower())
@@ -362,7 +362,7 @@ class Settlements:
         properties |= {"ttrq": compose.FOREVER, "sent_time": self.now, "address": host}
         try:
             packet = build.user_message(self.store.guid, message_id, name, body, **properties)
-        except ValueError:  # other names make it larger than a packet can be
+        except ValueError:  # other names made the packet too large
             packet = build.user_message(self.store.guid, message_id, name, b"", **properties)
         if self.room < len(packet):
             return
@@ -380,7 +380,7 @@ class Settlements:
             self._file(packet_fields.return_queue(host), message_id, packet, recoverable, priority)
 
     def _here(self, name: names.QueueName, host: bytes) -> QueueState | bool | None:
-        """The queue here that a destination means; None if it is elsewhere, False if it takes no such message."""
+        """Return the local queue of a destination; None if it is remote, False if it takes no such message."""
         if isinstance(name, headers.PrivateQueueFormatNameId):
             if host not in (names.NULL_GUID, self.store.guid):
                 return None
@@ -411,15 +411,15 @@ class Settlements:
         self.sent = True
 
 
-# Long work goes in short transactions, so that other writers do not wait long.
+# Long work runs in short transactions, so that other writers wait only briefly.
 
-PIECE_S = 0.015  # of work in one transaction, then comes its commit; design: nothing holds the writer for 50 ms
+PIECE_S = 0.015  # of work before the commit; the design allows 50 ms
 CHUNK = 100  # messages between two looks at the clock
 
 
 def piece(work: Callable[[int], int]) -> tuple[int, bool]:
-    """Do `work(so many at most)` again and again, until it finds nothing to do, or the time of a piece is over: how
-    many it has done, and whether there may be more. If it does fewer they are large, and a piece as they are."""
+    """Repeat `work(limit)` until it finds nothing or PIECE_S has passed; return the count, and whether more may be
+    left. A count below the limit means large messages, and ends the piece."""
     total = 0
     until = time.monotonic() + PIECE_S
     while done := work(CHUNK):
@@ -430,8 +430,8 @@ def piece(work: Callable[[int], int]) -> tuple[int, bool]:
 
 
 def in_pieces(store: Store, work: Callable[[int], int]) -> int:
-    """Do `work(so many at most)` until it finds nothing to do, a piece in each transaction; how many in all. What is
-    committed stays done if a later piece fails, or the process dies. Between two pieces others have their turn."""
+    """Repeat `work(limit)` until it finds nothing, one piece per transaction; return the count. Committed pieces stay
+    if a later one fails. Other writers get their turn between pieces."""
     total = 0
     while True:
         began = time.monotonic()

@@ -1,7 +1,6 @@
-"""Outgoing queues: what waits for other queue managers, in memory as the store has it, and which session serves it.
+"""Outgoing queues: messages for other queue managers, and the sessions that serve them.
 
-What an operator's order has changed in the store, `refresh` takes up. Times: `now` monotonic
-milliseconds.
+`refresh` reads changes by operators from the store. Times: `now` monotonic milliseconds.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from ordack.store.outgoing import Added, NewOutgoing, Outgoing, OutgoingEntry, P
 if TYPE_CHECKING:
     from ordack.broker.links import Hop, Links, PeerLink
 
-ROWS = 500  # that are read at once, to bound memory, or of which one transaction notes how far they have come
-SENT_AHEAD = 10_000  # keys for which the store is told at once that they may be transmitted
+ROWS = 500  # read or marked as sent at once, to bound memory
+SENT_AHEAD = 10_000  # keys announced to the store at once as possibly transmitted
 
 
 class Way(NamedTuple):
-    """How an outgoing queue is served: by a session to its hop, or by any with its peer if it is for one by GUID; then
-    the queue manager that answers at the hop must be that peer, unless messages for it are `routed` there."""
+    """How a queue is served: by a session to its hop, or by any session with its peer. With both, the queue manager at
+    the hop must be that peer, unless its messages are `routed` there."""
 
     hop: Hop | None
     peer: bytes | None = None
@@ -40,9 +39,9 @@ class Way(NamedTuple):
 class OutgoingQueue:
     """One outgoing queue; way: see Way.
 
-    returns: it holds what goes back to a peer, rather than messages sent here. rejections: key of the last FinalAck in
-    it that rejected a message. turn: see Turns. transmitted: keys of transactional messages that were sent since the
-    store was told that those up to `sent_to` may be.
+    returns: the queue holds acknowledgements for a peer instead of messages sent here. rejections: key of its last
+    FinalAck that rejects a message. turn: see Turns. transmitted: keys of transactional messages sent since the store
+    was told that keys up to `sent_to` may be sent.
     """
 
     def __init__(self, row: Outgoing, way: Way, config: Config, rows: Rows) -> None:
@@ -60,10 +59,10 @@ class OutgoingQueue:
         self.rejections = 0
         self.transmitted: set[int] = set()
         self.sent_to = 0
-        self._highest = 0  # key of the transactional messages that were sent
+        self._highest = 0  # highest key of the sent transactional messages
 
     def leave(self, keys: Sequence[int]) -> int:
-        """The transactional messages with these keys, which rise, are sent; how many not for the first time."""
+        """Note that the messages with these rising keys are sent; return how many are resent."""
         self.transmitted.update(keys)
         again = bisect_right(keys, self._highest)
         if again < len(keys):
@@ -72,7 +71,7 @@ class OutgoingQueue:
 
     def report(self, connection: Mapping[str, Any] | None, zero: int) -> dict[str, Any]:
         """Return the state of the queue for operators (B-082, B-239). connection: the network's state of its hop; zero:
-        of monotonic time, in ms since 1970."""
+        time of monotonic 0, in ms since 1970."""
         info = self.stream.transfer_info()
         state = connection["state"] if connection else "Inactive"
         return {
@@ -94,13 +93,12 @@ class OutgoingQueue:
 
     @property
     def is_needed(self) -> bool:
-        """Is there something to send, or an answer to wait for, which a peer may be unable to bring unasked (B-414)?"""
+        """Does it need a session, to send or to get an answer that the peer may be unable to bring unasked (B-414)?"""
         return bool(self.stream.waiting or self.stream.awaiting_final_ack or self.stream.aside)
 
     @property
     def rejecting(self) -> list[PeerLink | None]:
-        """The link that carries it, of what is in here up to the last FinalAck that rejects a message; None for all
-        that is only in the store."""
+        """The links that carry the messages up to the last FinalAck that rejects; None for a message not sent yet."""
         table = self.stream.table
         carriers = [
             self.link if entry.awaiting_ack or entry.received_session_ack else None
@@ -127,27 +125,27 @@ class _Rows:
 
 
 class OutgoingQueues:
-    """All of them; `load` takes them from the store. at_hand: packets that have just been stored, by key, and until
-    when they may be sent."""
+    """All outgoing queues; `load` reads them from the store. at_hand: packets just stored, by key, with their latest
+    time of sending."""
 
     def __init__(self, store: Store, links: Links, config: Config) -> None:
         self._store = store
         self._links = links
         self._config = config
-        self._accepts: dict[Hop, bytes] = {}  # who has taken the last session that was opened there from here
+        self._accepts: dict[Hop, bytes] = {}  # peer of the last session opened from here, by hop
         self._forget_all()
 
     def _forget_all(self) -> None:
         self._queues: dict[int, OutgoingQueue] = {}
-        self._by_peer: dict[bytes, list[OutgoingQueue]] = {}  # for a peer by its GUID
-        self._by_hop: dict[Hop, list[OutgoingQueue]] = {}  # those that a hop is known for
+        self._by_peer: dict[bytes, list[OutgoingQueue]] = {}  # queues with a peer's GUID
+        self._by_hop: dict[Hop, list[OutgoingQueue]] = {}  # queues with a hop
         self._returns: dict[bytes, OutgoingQueue] = {}  # by peer
         self._served: dict[PeerLink, list[OutgoingQueue]] = {}
-        self._busy: dict[OutgoingQueue, None] = {}  # all that have something to send on a session, and others
-        self._left: dict[OutgoingQueue, None] = {}  # their sessions are over
-        self._orders: dict[OutgoingQueue, Outgoing] = {}  # as operators may want them
-        self._news: dict[OutgoingQueue, None] = {}  # something was put in these
-        self._unreached: set[Hop] = set()  # where that goes, if no session was there for it
+        self._busy: dict[OutgoingQueue, None] = {}  # all with messages to send on a session, and some more
+        self._left: dict[OutgoingQueue, None] = {}  # queues whose session has ended
+        self._orders: dict[OutgoingQueue, Outgoing] = {}  # rows that operators may have changed
+        self._news: dict[OutgoingQueue, None] = {}  # queues with new messages
+        self._unreached: set[Hop] = set()  # hops of new messages without a session
         self.at_hand: dict[int, tuple[Packet, int]] = {}
         self.last_key = 0
         self._is_loaded = False
@@ -166,19 +164,19 @@ class OutgoingQueues:
 
     @property
     def returns(self) -> Iterable[OutgoingQueue]:
-        """Those with what goes back to a peer."""
+        """Queues with acknowledgements for a peer."""
         return self._returns.values()
 
     def to_peer(self, guid: bytes) -> OutgoingQueue | None:
-        """The one with what goes back to this peer."""
+        """Return the queue with acknowledgements for this peer."""
         return self._returns.get(guid)
 
     def served_by(self, link: PeerLink) -> list[OutgoingQueue]:
-        """Those whose messages go on this link."""
+        """Return the queues that this link serves."""
         return self._served.get(link, [])
 
     def busy(self) -> list[tuple[OutgoingQueue, PeerLink]]:
-        """Those with something to send, or to send again, and what serves them."""
+        """Return queues with messages to send or resend, and their links."""
         busy = [(queue, queue.link) for queue in self._busy if queue.link and queue.stream.waiting]
         self._busy = dict.fromkeys(queue for queue, _ in busy)
         return busy
@@ -186,14 +184,14 @@ class OutgoingQueues:
     # ---- as the store has them
 
     def load(self) -> None:
-        """Begin anew: `refresh` takes all from the store. Whatever may have been sent before, may have arrived."""
+        """Start anew; `refresh` reads everything. Messages that may have been sent count as sent."""
         self._note_interrupted()
         self._accepts = self._store.outgoing.accepts()
         self._forget_all()
 
     def refresh(self) -> None:
-        """Take up what an operator's order has changed: what is in outgoing queues, how far that is numbered. It may
-        have withdrawn what was stored in the same transaction (C-29)."""
+        """Read operators' changes from the store: messages and sequences of the queues. A purge may have removed
+        messages of the same transaction (C-29)."""
         self.at_hand.clear()
         if not self._is_loaded:
             self._begin()
@@ -209,7 +207,7 @@ class OutgoingQueues:
         self._load_entries()
 
     def _begin(self) -> None:
-        """Take up all outgoing queues; see LongStream of what is left in the store."""
+        """Read all outgoing queues; LongStream leaves later messages in the store."""
         self.last_key = self._store.outgoing.last_key()
         for row in self._store.outgoing.queues():
             self._add(row)
@@ -230,7 +228,7 @@ class OutgoingQueues:
         self._is_loaded = True
 
     def take_up(self) -> None:
-        """Have in memory what was put in outgoing queues in this transaction."""
+        """Read the messages stored in this transaction."""
         for row in self._store.outgoing.queues():
             if row.identifier not in self._queues:
                 self._add(row)
@@ -238,7 +236,7 @@ class OutgoingQueues:
         self._load_entries()
 
     def fed(self, stored: Collection[Added]) -> None:
-        """Have in memory what an application has put in outgoing queues in this transaction."""
+        """Take over the messages that an application stored in this transaction."""
         if not stored:
             return
         for row in self._store.outgoing.some({message.outgoing for _, messages in stored for message in messages}):
@@ -248,7 +246,7 @@ class OutgoingQueues:
             else:
                 self._add(row)
         for keys, messages in stored:
-            if keys.start != self.last_key + 1:  # something else has come between, perhaps in queues that are new
+            if keys.start != self.last_key + 1:  # other messages came in between, perhaps in new queues
                 self.take_up()
                 return
             for message in messages:
@@ -264,7 +262,7 @@ class OutgoingQueues:
                 )
 
     def forward(self, messages: Iterable[tuple[str, headers.UserMessage, bytearray]], wall: int) -> None:
-        """Put messages that only pass through in the outgoing queues of these names; `take_up` is to follow."""
+        """Put forwarded messages into the outgoing queues of these names; `take_up` follows."""
         rows = []
         for name, message, packet in messages:
             there = self._links.with_peer(bytes(message.user.queue_manager_address))
@@ -273,7 +271,7 @@ class OutgoingQueues:
         self._store.outgoing.add(rows)
 
     def take_news(self) -> list[OutgoingQueue]:
-        """Those that something was put in since this was asked last."""
+        """Return the queues with new messages since the last call."""
         news, self._news = self._news, {}
         self._busy.update(news)
         self._unreached.update(queue.hop for queue in news if queue.hop and queue.link is None)
@@ -305,7 +303,7 @@ class OutgoingQueues:
                 self.last_key = alike[-1].key
 
     def save(self, moved: Iterable[OutgoingQueue]) -> None:
-        """Write how far these streams are; one that is empty begins a new sequence in the same transaction (B-096)."""
+        """Save these streams; an empty one begins a new sequence in the same transaction (B-096)."""
         rows = []
         for queue in moved:
             stream = queue.stream
@@ -315,7 +313,7 @@ class OutgoingQueues:
         self._store.outgoing.save(rows)
 
     def delete_drained(self, queues: Iterable[OutgoingQueue]) -> None:
-        """Delete those of the queues that held what goes back to a peer, and hold nothing now."""
+        """Delete empty queues for acknowledgements."""
         for queue in [queue for queue in queues if queue.returns and not queue.stream.waiting]:
             self._store.outgoing.remove_queue(queue.identifier)
             del self._queues[queue.identifier]
@@ -329,7 +327,7 @@ class OutgoingQueues:
                 self._served[queue.link].remove(queue)
 
     def entries(self, keys: Iterable[int], messages: Iterable[Waiting]) -> list[tuple[OutgoingQueue, list[Entry]]]:
-        """The entries with these keys, among those of these messages, by outgoing queue."""
+        """Return the entries with these keys among these messages, by outgoing queue."""
         wanted = set(keys)
         by_queue: dict[int, dict[int, Waiting]] = {}
         for waiting in messages:
@@ -342,7 +340,7 @@ class OutgoingQueues:
         ]
 
     def recall(self, messages: Iterable[Waiting]) -> None:
-        """Those of these that are held are in memory from now on, the last one in front."""
+        """Load the held ones of these messages into memory, the last one first."""
         for waiting in messages:
             if waiting.held:
                 self[waiting.outgoing].stream.recall(_waiting_entry(waiting))
@@ -350,7 +348,7 @@ class OutgoingQueues:
     # ---- which session serves them
 
     def wanted_hops(self, hops: Iterable[Hop] | None = None) -> set[Hop]:
-        """Where messages wait for a connection that nobody has opened yet (B-302); hops: among these."""
+        """Return hops with waiting messages and no connection (B-302); hops: only among these."""
         there = self._links.hops
         return {
             hop
@@ -361,12 +359,12 @@ class OutgoingQueues:
         }
 
     def take_unreached(self) -> set[Hop]:
-        """Those among wanted_hops for which something has come since this was asked last."""
+        """Return the wanted hops with new messages since the last call."""
         unreached, self._unreached = self._unreached, set()
         return self.wanted_hops(unreached) if unreached else unreached
 
     def has_way(self, guid: bytes) -> bool:
-        """Is there a session with this queue manager, or a way to one?"""
+        """Is there a session with this queue manager, or a way to open one?"""
         waiting = self.to_peer(guid)
         return bool(
             self._links.with_peer(guid)
@@ -375,8 +373,8 @@ class OutgoingQueues:
         )
 
     def opened(self, link: PeerLink) -> None:
-        """A session is open: it serves what is for its hop and its peer, also what an older one served: a peer that has
-        left that for another one may have no end of it any more."""
+        """Let a new session serve the queues of its hop and peer. It takes over queues of an older session with the
+        peer, which may be dead without notice."""
         if link.hop and link.session.initiator and self._accepts.get(link.hop) != link.peer:
             self._accepts[link.hop] = link.peer
             self._store.outgoing.note_accepts(*link.hop, link.peer)
@@ -391,7 +389,7 @@ class OutgoingQueues:
             self._attach(queue)
 
     def ended(self, link: PeerLink) -> None:
-        """A session is over: what it served goes to another one, or waits for one."""
+        """Move the queues of a closed session to another one, if any."""
         for queue in self._served.pop(link, []):
             queue.link = None
             self._left[queue] = None
@@ -405,14 +403,14 @@ class OutgoingQueues:
             self._left[queue] = None
 
     def _reach(self, queue: OutgoingQueue, address: str | None) -> None:
-        """Note where the peer is that an outgoing queue is for."""
+        """Note the address of an outgoing queue's peer."""
         queue.address = address or queue.address
         if queue.peer and not queue.routed:
             self._lead(queue, self._hop_of_peer(queue))
 
     def _hop_of_peer(self, queue: OutgoingQueue) -> Hop | None:
-        """Where the peer takes connections that an outgoing queue is for, as far as the configuration says, or one from
-        here has shown. That the peer has connected from an address shows nothing (B-011)."""
+        """Return where the queue's peer accepts connections: from the configuration, or from a session opened here. A
+        connection from the peer proves nothing (B-011)."""
         accepted = next((hop for hop, peer in self._accepts.items() if peer == queue.peer), None)
         return self._config.next_hops.get(queue.address or "") or accepted
 
@@ -426,13 +424,13 @@ class OutgoingQueues:
             self._by_hop.setdefault(hop, []).append(queue)
 
     def look_for_ways(self, hop: Hop) -> None:
-        """A connection to this hop is about to be tried: own addresses come and go, and what waits for it with them."""
+        """Update the queues of a hop before a connection attempt: own addresses come and go."""
         for queue in [queue for queue in self._by_hop.get(hop, ()) if queue.link is None and not queue.peer]:
             self._lead(queue, _way(queue.format_name, self._store.guid, self._config).hop)
             self._attach(queue)
 
     def _attach(self, queue: OutgoingQueue) -> None:
-        """Let a session serve an outgoing queue that none serves, if one is open: the newest one with its peer."""
+        """Attach an idle outgoing queue to an open session, the newest one with its peer."""
         if queue.link is not None:
             return
         candidates = self._links.with_peer(queue.peer)[::-1] if queue.peer else []
@@ -448,7 +446,7 @@ class OutgoingQueues:
                 return
 
     def obey(self, now: int) -> None:
-        """Do what operators have asked for, where it changes something: pause, resume, resend (B-345, B-346, B-425)."""
+        """Apply operators' changes: pause, resume, resend (B-345, B-346, B-425)."""
         for queue, row in self._orders.items():
             if row.resends != queue.resends:
                 queue.resends = row.resends
@@ -466,20 +464,19 @@ class OutgoingQueues:
     # ---- what was transmitted
 
     def confirmation(self, waiting: Waiting) -> Confirmation | None:
-        """The confirmation process of a message; None if it has none."""
+        """Return the confirmation process of a message; None if it has none."""
         if waiting.confirmation is None:
             return None
         return Confirmation(array("I", waiting.confirmation), self._config.confirmation)
 
     def may_transmit(self, queue: OutgoingQueue, key: int) -> None:
-        """Tell the store that this transactional message of it leaves, and some that follow."""
+        """Tell the store that this transactional message may be sent, and some after it."""
         if key > queue.sent_to:
             queue.sent_to = key + SENT_AHEAD
             self._store.outgoing.set_sent_to(queue.identifier, queue.sent_to)
 
     def _note_interrupted(self) -> None:
-        """Anything may have been sent of queues that sessions served to the end: nobody can say of it any more that it
-        was never sent."""
+        """Mark messages of interrupted sessions as sent: nobody can prove that they were not."""
         newest = self._store.outgoing.last_key()
         for row in self._store.outgoing.queues():
             if row.sent_to:
@@ -490,7 +487,7 @@ class OutgoingQueues:
                 self._store.outgoing.set_sent_to(row.identifier, 0)
 
     def note_closed(self) -> None:
-        """Note which messages were transmitted in sessions that are over, so that no other one is in doubt (C-83)."""
+        """Record the messages sent in closed sessions, so that no other one is in doubt (C-83)."""
         for queue in self._left:
             if queue.sent_to and queue.link is None:
                 keys = sorted(queue.transmitted)
@@ -513,18 +510,18 @@ class OutgoingQueues:
 
 
 def _way(format_name: str, guid: bytes, config: Config) -> Way:
-    """Return how the outgoing queue of this format name is served from the queue manager with this GUID."""
+    """Return how an outgoing queue is served from the queue manager `guid`."""
     kind, _, rest = format_name.partition("=")
     if kind.upper() != "PRIVATE":
         return Way(config.way((split_direct(format_name) or ("", ""))[0]))
     text = rest.partition("\\")[0]
     peer = guids.guid_bytes(text)
     hop = config.own_hop if peer == guid else config.next_hops.get(text.lower())
-    return Way(hop, peer, hop is not None)  # to this queue manager itself, too
+    return Way(hop, peer, hop is not None)  # includes this queue manager itself
 
 
 def _passing(outgoing: int, message: headers.UserMessage, packet: bytearray) -> NewOutgoing:
-    """The row of a message that only passes through an outgoing queue."""
+    """Return the row of a forwarded message."""
     until = packet_fields.send_until(message)
     return NewOutgoing(
         outgoing,
@@ -543,7 +540,7 @@ def _passing(outgoing: int, message: headers.UserMessage, packet: bytearray) -> 
 
 
 def _new_entries(keys: range, message: NewOutgoing) -> list[Entry]:
-    """What it and those that follow it are in the table."""
+    """Return the entries of a message and its followers."""
     journal, sequence = bool(message.journal), message.time_stamp << 32 | message.ordinal
     return [
         Entry(
@@ -560,7 +557,7 @@ def _new_entries(keys: range, message: NewOutgoing) -> list[Entry]:
 
 
 def _kind(row: OutgoingEntry) -> tuple[int, bool, int, int]:
-    """What goes into one place together."""
+    """Return the properties that rows of one group share."""
     return row.outgoing, row.number > 0, row.priority, row.held
 
 

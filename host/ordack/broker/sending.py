@@ -1,4 +1,4 @@
-"""Messages are sent: checked, numbered and stored, in one transaction of the caller's."""
+"""Sending: checks, numbers and stores messages in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -34,19 +34,18 @@ if core.implementation == "c":
     BYTES = ffi.typeof("uint8_t[]")
     OUTGOING = ffi.typeof("mqqb_outgoing[]")
 
-EARLIEST_S = 1_704_067_200  # in 2024: a clock that shows less is not set
+EARLIEST_S = 1_704_067_200  # in 2024: a clock below this is not set
 
 
-RUN_BYTES = 1 << 20  # of packets that are made together
-PATTERNS_KEPT = 64  # for messages of the same second,
-KEPT_BODY = 64 << 10  # whose body has so many bytes at most
+RUN_BYTES = 1 << 20  # of packets built together
+PATTERNS_KEPT = 64  # cached patterns,
+KEPT_BODY = 64 << 10  # for bodies up to this many bytes
 _Numbers = tuple[int, int, range]  # ordinal, time stamp, TxSequenceNumbers
 
 
 class Sent(NamedTuple):
-    """What became of a send: its identifiers, and the place in its stream if it is transactional. This place can change
-    until the message is transmitted. identifier: as `Message` has it, 20 bytes, which an answer has as its
-    correlation_id."""
+    """The result of a send: identifiers, and the position in the stream if transactional. The position can change until
+    the message is transmitted. identifier: 20 bytes, as in `Message`; answers carry it as correlation_id."""
 
     message_id: int
     delivery: str
@@ -56,8 +55,8 @@ class Sent(NamedTuple):
 
 
 class SentRun(NamedTuple):
-    """What became of messages that follow each other: of the first, as `Sent` has it, and how many `messages` there
-    are. The identifiers and numbers of the others follow."""
+    """The result for consecutive messages: that of the first as in `Sent`, and the number of `messages`. Identifiers
+    and numbers of the others follow."""
 
     message_id: int
     delivery: str
@@ -67,7 +66,7 @@ class SentRun(NamedTuple):
 
 
 def each(source: bytes, runs: Iterable[SentRun]) -> list[Sent]:
-    """What became of each. source: the queue manager's GUID."""
+    """Return the result of each message. source: the queue manager's GUID."""
     return [
         Sent(
             message_id + place,
@@ -81,7 +80,7 @@ def each(source: bytes, runs: Iterable[SentRun]) -> list[Sent]:
     ]
 
 
-_Place = tuple[QueueState | None, str]  # where messages go: to this queue here, or away; and the format name
+_Place = tuple[QueueState | None, str]  # local queue, or None for a remote one; format name
 
 
 def number_run(
@@ -92,10 +91,9 @@ def number_run(
     transaction_at: int,
     message_ids: range,
 ) -> int:
-    """Number packets that an application sends, alike but for their bodies, as core.stamp does for each (B-317), and
-    give them these MessageIDs. They are behind each other in `packets`, `size` bytes each, with the TransactionHeader
-    at transaction_at. record, previous: of their stream, as core.stamp has them. How many were numbered: fewer than
-    there are if the numbers are used up (A-24)."""
+    """Number packets that differ in their bodies only, as core.stamp does (B-317), and set these MessageIDs. The
+    packets follow each other in `packets`, `size` bytes each, with the TransactionHeader at transaction_at. record,
+    previous: as in core.stamp. Return how many were numbered: fewer if the numbers run out (A-24)."""
     if core.implementation == "c":
         last = ffi.new("uint32_t *", previous)
         octets = ffi.from_buffer(BYTES, packets, True)
@@ -116,20 +114,20 @@ def number_run(
 
 
 class _Stream:
-    """An outgoing queue in which messages are numbered. is_of_this_run: its sequence was begun in this run."""
+    """An outgoing queue whose messages are numbered. is_of_this_run: this run began its sequence."""
 
     def __init__(self, store: Store, row: Outgoing) -> None:
         self.row = row
         self.record = array("I", row.record)
         self.is_of_this_run = False
-        self._previous = 0  # the last number that is still to be acknowledged
+        self._previous = 0  # last unacknowledged number
         self._store = store
 
     def number(
         self, packets: bytearray | memoryview, size: int, at: int, message_ids: range, now: int
     ) -> list[_Numbers]:
-        """Number transactional packets, as `number_run` takes them, for the first and only time (B-317):
-        (ordinal, time stamp, numbers), more than one of them if the sequence changes."""
+        """Number transactional packets as `number_run` does, once and for all (B-317). Return (ordinal, time stamp,
+        numbers), several if the sequence changes."""
         if not self.is_of_this_run:
             self.record = array("I", self._store.outgoing.number_in(self.row, now).record)
             ordinal, time_stamp = self.record[core.OUTGOING_ORDINAL], self.record[core.OUTGOING_TIME_STAMP]
@@ -141,7 +139,7 @@ class _Stream:
         places = [(ordinal, time_stamp, range(first, first + done))] if done else []
         if done:
             self._previous = first + done - 1
-        if done < len(message_ids):  # the numbers are used up: next sequence (A-24)
+        if done < len(message_ids):  # numbers used up: next sequence (A-24)
             self.record = array("I", self._store.numbers.new_sequence(now))
             self._previous = 0
             places += self.number(memoryview(packets)[done * size :], size, at, message_ids[done:], now)
@@ -149,8 +147,8 @@ class _Stream:
 
 
 class _Pattern:
-    """What messages have in common that differ only in what their bodies say: a packet to copy, and what it means.
-    confirmation, due: of a transactional message that goes away."""
+    """The common part of messages that differ in their body bytes only: a packet to copy, and its meaning.
+    confirmation, due: of a transactional message to a remote queue."""
 
     def __init__(self, letter: Letter, delivery: str, dead_letter: str | None, packet: bytearray, now: int) -> None:
         self.delivery = delivery
@@ -178,8 +176,8 @@ class _Pattern:
         self.due: int | None = self.send_until + 1
 
     def make(self, bodies: Sequence[Bytes], message_ids: range, flags: int) -> bytearray:
-        """Such packets with these bodies, all of the same length, one behind the other. flags: of the
-        TransactionHeader, if there is one; FM is for the first of them, LM for the last."""
+        """Return consecutive packets with these bodies of equal length. flags: of the TransactionHeader; FM goes to the
+        first packet, LM to the last."""
         size = len(self.packet)
         packets = self.packet * len(bodies)
         if at := self.transaction_at:
@@ -194,10 +192,10 @@ class _Pattern:
 
 
 class Sending:
-    """Messages that are sent in the running transaction. outcomes: what else happens in it, with its time and its room;
-    count: how many there will be, as far as that is known. `write` stores them, all at once.
+    """Sends messages in the running transaction. outcomes: the transaction's other effects, its time and room; count:
+    expected messages. `write` stores all at once.
 
-    stored: what was put in outgoing queues, when that was written, and its keys.
+    stored: entries of outgoing queues after `write`, with their keys.
     """
 
     def __init__(self, outcomes: Settlements, count: int = 1) -> None:
@@ -211,17 +209,17 @@ class Sending:
         self._places: dict[str, _Place] = {}
         self._streams: dict[str, _Stream] = {}
         self._patterns: dict[tuple[object, ...], tuple[_Place, _Pattern]] = {}
-        self._queued: dict[int, int] = {}  # bytes, by queue, that the store does not know of yet
+        self._queued: dict[int, int] = {}  # bytes by queue, not yet in the store
         self._messages: list[NewMessage] = []
         self._outgoing: list[NewOutgoing] = []
 
     def send(self, letter: Letter) -> Sent:
-        """Number a message, and put it in its queue, or in the outgoing queue of its destination. Raises NoSuchQueue,
-        BadName, ValueError, StoreFull and StoreError, each with what is wrong with it."""
+        """Number a message, and put it into its local queue or an outgoing queue. Raises NoSuchQueue, BadName,
+        ValueError, StoreFull and StoreError with the reason."""
         return each(self._store.guid, self.send_all([(letter, (letter.body,))]))[0]
 
     def send_all(self, runs: Sequence[tuple[Letter, Sequence[Bytes]]]) -> list[SentRun]:
-        """As `send`, for each letter in this order. The transactional ones are one transaction."""
+        """As `send`, for each letter in order. The transactional letters form one transaction."""
         blocks: list[tuple[_Place, _Pattern, list[Bytes]]] = []
         if runs and self._now < EARLIEST_S:
             raise StoreError(
@@ -249,7 +247,7 @@ class Sending:
         return sent
 
     def _pattern(self, letter: Letter, size: int) -> tuple[_Place, _Pattern]:
-        """Where a letter with a body of this size goes, and what it has in common with others."""
+        """Return the destination of a letter, and the common part of such letters with a body of `size` bytes."""
         key = (letter.destination, size, letter[2:])
         found = self._patterns.get(key)
         if found is None:
@@ -259,7 +257,7 @@ class Sending:
             dead_letter = _dead_letter_queue(store, letter, delivery)
             admin = _administration_queue(store, letter.administration_queue, bool(letter.acknowledge))
             response = _response_queue(store, letter.response_queue)
-            is_kept = size <= KEPT_BODY and admin is None and response is None  # names are not told by what they say
+            is_kept = size <= KEPT_BODY and admin is None and response is None  # equal names need not compare equal
             make = _make_pattern if is_kept else _make_pattern.__wrapped__
             of_all = store.guid, self._now, self._config.confirmation
             bare = letter._replace(destination="", body=b"")
@@ -268,7 +266,7 @@ class Sending:
         return found
 
     def _room_for(self, pattern: _Pattern, count: int) -> range:
-        """The MessageIDs of so many messages, for which there is room. Raises StoreFull."""
+        """Reserve space and MessageIDs for `count` messages. Raises StoreFull."""
         size = len(pattern.packet)
         if self._outcomes.room < size * count:
             raise StoreFull(
@@ -298,7 +296,7 @@ class Sending:
         return sent
 
     def write(self) -> None:
-        """Store what was sent since this was done last."""
+        """Store the messages sent since the last call."""
         if self._messages:
             self._store.messages.add(self._messages)
         if self._outgoing:
@@ -327,7 +325,7 @@ class Sending:
     # ---- where it goes
 
     def _stream(self, format_name: str) -> _Stream:
-        name = format_name.lower()  # names do not differ by case
+        name = format_name.lower()  # names are case-insensitive
         if name not in self._streams:
             self._streams[name] = _Stream(self._store, self._store.outgoing.queue(name, self._now))
         return self._streams[name]
@@ -357,14 +355,14 @@ class Sending:
                 )
             )
             if pattern.is_told or pattern.is_copied:
-                self.write()  # what follows finds it there
+                self.write()  # acknowledgement and copy need it stored
                 if pattern.is_told:
                     self._outcomes.administer(packet_fields.parse(packet), confirm.ACK_REACH_QUEUE, None)
                 if pattern.is_copied:
                     self._outcomes.copy(JOURNAL, packet, None)
 
     def _now_of(self, queue: QueueState) -> QueueState:
-        """The queue as the store has it now."""
+        """Read the queue's current state from the store."""
         return self._store.queues.find(queue.identifier) or queue
 
     def _put_away(
@@ -417,8 +415,8 @@ def _make_pattern(
     admin: QueueName | None,
     response: QueueName | None,
 ) -> _Pattern:
-    """What messages to this format name have in common. letter: without destination and body, of which it has `size`
-    bytes. admin, response: what it names besides."""
+    """Return the common part of messages to a format name. letter: without destination and body of `size` bytes. admin,
+    response: its other queue names."""
     journal = (core.USER_JN if letter.dead_letter else 0) | (core.USER_JP if letter.journal else 0)
     name, address = packet_fields.destination(format_name)
     packet = build.user_message(
@@ -449,7 +447,7 @@ def _make_pattern(
 
 
 def _confirmation(letter: Letter, pattern: _Pattern, now: int, settings: confirm.Settings) -> tuple[bytes, int | None]:
-    """The confirmation process of a transactional message that goes away, and when something becomes of it."""
+    """Return the confirmation record of a transactional message to a remote queue, and its deadline."""
     confirmation = Confirmation(
         confirm.new(
             now,
@@ -465,7 +463,7 @@ def _confirmation(letter: Letter, pattern: _Pattern, now: int, settings: confirm
 
 
 def target(store: Store, destination: str) -> tuple[QueueState | None, str]:
-    """Where a message goes: to this queue here, or away; and its format name. Raises BadName, NoSuchQueue,
+    """Return a destination's local queue, or None for a remote one, and its format name. Raises BadName, NoSuchQueue,
     StoreError."""
     destination = names.destination(destination)
     if destination[:7].upper() == "DIRECT=":
@@ -494,7 +492,7 @@ def target(store: Store, destination: str) -> tuple[QueueState | None, str]:
 
 
 def _private(store: Store, destination: str) -> str:
-    """The format name of a private queue on another queue manager, as there is only one."""
+    """Return the canonical format name of a private queue on another queue manager."""
     try:
         format_name = guids.format_name(parse_format_name(destination))
     except ValueError as error:
@@ -507,7 +505,7 @@ def _private(store: Store, destination: str) -> str:
 
 
 def _dead_letter_queue(store: Store, letter: Letter, delivery: str) -> str | None:
-    """The queue here that is to take the dead letter of a message, if it names one."""
+    """Return the local dead-letter queue that the message names, if any."""
     if letter.dead_letter_queue is None:
         return None
     if delivery != "transactional" or not letter.dead_letter:
@@ -521,7 +519,7 @@ def _dead_letter_queue(store: Store, letter: Letter, delivery: str) -> str | Non
 
 
 def _administration_queue(store: Store, name: str | QueueName | None, wanted: bool) -> QueueName | None:
-    """Where acknowledgements of a message go, if some are wanted."""
+    """Return the queue for administration acknowledgements, if some are wanted."""
     if wanted != (name is not None):
         raise ValueError("acknowledgements and an administration queue go together")
     found = _queue_named(store, name)
@@ -544,7 +542,7 @@ def _response_queue(store: Store, name: str | QueueName | None) -> QueueName | N
 
 
 def _queue_named(store: Store, name: str | QueueName | None) -> QueueState | QueueName | None:
-    """A queue that a message names beside its destination: one here, or elsewhere."""
+    """Return a local or remote queue that a message names besides its destination."""
     if name is None or isinstance(name, QueueName):
         return name
     name = names.destination(name)
@@ -557,7 +555,7 @@ def _queue_named(store: Store, name: str | QueueName | None) -> QueueState | Que
 
 
 def open_queue(store: Store, name: str) -> QueueState:
-    """A queue here that is open to applications. Raises BadName, NoSuchQueue, StoreError."""
+    """Return a local queue open to applications. Raises BadName, NoSuchQueue, StoreError."""
     queue = store.queues.named(name)
     if queue.name in CLOSED_QUEUES:
         raise closed(queue.name)
@@ -565,12 +563,12 @@ def open_queue(store: Store, name: str) -> QueueState:
 
 
 def closed(name: str) -> StoreError:
-    """The error of who means a queue of the queue manager's own."""
+    """Return the error for the use of a queue manager's own queue."""
     return StoreError(f"{name} is the queue manager's own queue: it is not open to applications (B-085)")
 
 
 def delivery_to(queue: QueueState | None, delivery: str | None) -> str:
-    """How a message goes to this queue, or elsewhere, where nobody says how. Raises ValueError."""
+    """Return the delivery for this queue (None: remote), or its default. Raises ValueError."""
     if delivery is None:
         delivery = "transactional" if queue is None or queue.transactional else "recoverable"
     if queue is not None and queue.transactional != (delivery == "transactional"):

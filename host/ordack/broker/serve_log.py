@@ -1,6 +1,6 @@
 """The log of `ordack serve`: one line for each new fact, with time and level, as text or as JSON.
 
-What repeats is counted and reported together, less and less often.
+Repeated facts are counted and reported at growing intervals.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from ordack.config.names import legible, printable
 
 INFO, WARNING, ERROR = "info", "warning", "error"
-AGAIN_S = 60.0  # in which the same fact is not told again; twice as long each time that it keeps coming,
+AGAIN_S = 60.0  # before a repeated fact is reported; doubles each time,
 AGAIN_MAX_S = 3600.0  # up to this
-FACTS_MAX = 1000  # that are remembered
-FACTS_OF_PEER = 30  # of them about one peer: it chooses what is in them, and more are told as one
-SAME_AGAIN_S = 10  # an operator is told at most that often of one kind of excess
+FACTS_MAX = 1000  # facts remembered
+FACTS_OF_PEER = 30  # facts remembered of one peer, which chooses their content; more count as one
+SAME_AGAIN_S = 10  # between two reports of one kind of excess
 
 
 class Form(enum.StrEnum):
@@ -31,9 +31,9 @@ class Form(enum.StrEnum):
 
 
 class LogLine(str):
-    """A line for the log. level: INFO, WARNING, ERROR. fact: what makes it the same as another one, although numbers in
-    the text differ; by default the text. about: what it is about, for programs: the `peer` (address or name), the
-    `queue` (format name), the `rule` of the specification, the message `class`."""
+    """A line for the log. level: INFO, WARNING, ERROR. fact: identity of lines whose numbers differ; default: the text.
+    about: facts for programs: the `peer` (address or name), the `queue` (format name), the `rule` of the specification,
+    the message `class`."""
 
     __slots__ = ("about", "fact", "level")
 
@@ -50,8 +50,8 @@ class LogLine(str):
 
 
 class Operator:
-    """Who is told what he should know. write: takes each line; nothing depends on whether it works. named: adds to a
-    text what people call those who are in it."""
+    """Reports to the operator. write: takes each line; its errors are ignored. named: adds display names of peers to a
+    text."""
 
     def __init__(self, write: Callable[[str], None], named: Callable[[str], str] = str) -> None:
         self._write = write
@@ -59,7 +59,7 @@ class Operator:
         self._told: dict[str, int] = {}  # kind -> not again before this second
 
     def tell(self, text: str, level: str = WARNING, fact: str = "", **about: str) -> None:
-        """Tell him something; level, fact, about: see LogLine."""
+        """Report a line; level, fact, about: see LogLine."""
         with contextlib.suppress(Exception):
             line = text if isinstance(text, LogLine) else LogLine(text, level, fact, **about)
             self._write(
@@ -72,14 +72,14 @@ class Operator:
             )
 
     def tell_seldom(self, kind: str, wall: int, text: str, **about: str) -> None:
-        """Tell him something of this kind, unless that was done a moment ago. wall: seconds since 1970."""
+        """Report a line, at most once in SAME_AGAIN_S per kind. wall: seconds since 1970."""
         if wall >= self._told.get(kind, 0):
             self._told[kind] = wall + SAME_AGAIN_S
             self.tell(text, **about)
 
 
 class _Fact:
-    """When it was told last, how long it is not told again, and what has come meanwhile."""
+    """A fact: time of its last report, interval to the next, and repetitions since."""
 
     def __init__(self, told: float, peer: str) -> None:
         self.told = told
@@ -90,9 +90,8 @@ class _Fact:
 
 
 class ServeLog:
-    """Takes lines, also plain text, which is a warning. write: takes each line as it is to appear. clock: gives seconds
-    since 1970. `tick` is to be called now and then, `close` at the end:
-    both tell what has come again."""
+    """Takes lines; plain text is a warning. write: takes each formatted line. clock: gives seconds since 1970. Call
+    `tick` now and then and `close` at the end: both report repetitions."""
 
     def __init__(
         self, write: Callable[[str], None], clock: Callable[[], float] = time.time, form: Form = Form.TEXT
@@ -124,7 +123,7 @@ class ServeLog:
         self._of_peer[fact.peer] += 1
 
     def tick(self) -> None:
-        """Tell what has come again for long enough; forget what has not."""
+        """Report repetitions that are due; forget facts without any."""
         now = self._clock()
         for name in [name for name, fact in self._facts.items() if not 0 <= now - fact.told < fact.quiet]:
             fact = self._facts[name]
@@ -133,7 +132,7 @@ class ServeLog:
                 self._remember(name, fact)
 
     def close(self) -> None:
-        """Tell all that has come again."""
+        """Report all repetitions."""
         for name in list(self._facts):
             self._tell_again(name)
 
@@ -147,7 +146,7 @@ class ServeLog:
         return fact.count > 0
 
     def _tell(self, line: LogLine, again: int = 0, since: float = 0.0) -> None:
-        """Write a line; again: how often it has come since that time, in seconds since 1970, when it was told last."""
+        """Write a line; again: repetitions since the last report at `since`, in seconds since 1970."""
         when = _moment(self._clock())
         if self._form is Form.JSON:
             more = {"again": again, "since": _moment(since)} if again else {}
@@ -160,5 +159,5 @@ class ServeLog:
 
 
 def _moment(seconds: float) -> str:
-    """A time since 1970 as ISO 8601 has it, in UTC, with milliseconds."""
+    """Return a time since 1970 in ISO 8601, UTC, with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"

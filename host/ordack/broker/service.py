@@ -1,23 +1,23 @@
-"""The protocol between `ordack serve` and applications: frames over the Unix socket in the store's folder, to which
-only who may write the store may connect, and over TCP where `[[applications]]` of the configuration file says so.
+"""The protocol between `ordack serve` and applications: frames over the Unix socket in the store's folder, and over TCP
+by `[[applications]]`. Only users who may write to the store can connect to the Unix socket.
 
-A frame is its length, four bytes little-endian, and so many bytes of CBOR: an array that begins with what it is. The
-application asks, `serve` answers, one question at a time. When the connection ends, what was taken on it and not
-committed goes back into its queues. So it does when the same application says hello on another one.
+A frame is its length, four bytes little-endian, and that many bytes of CBOR: an array that begins with the frame's
+kind. The application asks, `serve` answers, one question at a time. When the connection ends, or the same application
+says hello on another one, messages taken but not committed return to their queues.
 
-Messages are an array: nothing, or numbers and packets. The numbers are eight bytes each, little-endian: the ranks of
-all messages, then their lookup ids, arrivals, doubts and aborts, as `store.messages.Stored` has them.
+Messages are an array: empty, or numbers and packets. The numbers are eight bytes each, little-endian: the ranks of all
+messages, then their lookup ids, arrivals, doubts and aborts, as in `store.messages.Stored`.
 
 | question | answer |
 |---|---|
 | HELLO, VERSION, application | DONE, GUID of the queue manager |
-| TAKE, queue, limit, counted, poison_after, lookup id, correlation id, milliseconds to wait | DONE, messages |
-| COMMIT, number, keys taken, class, runs of letters, order or nothing | DONE, what became of them, and of the order |
-| PUT_BACK, keys | DONE |
-| EMPTY, queue, class, last lookup id, also mark | DONE, messages removed, and whether that was all: else ask again |
-| QUEUE, its name or identifier | DONE, what `store.queues.Queue` has |
-| LOOK, queue, rank, lookup id, limit | DONE, messages behind that place, which stay |
-| STATE, message id | DONE, what `confirm.Conclusion` has; DONE alone if nothing is known |
+| TAKE, queue, limit, counted, poison_after, lookup id, correlation id, milliseconds to wait | DONE, messages | |
+COMMIT, number, keys taken, class, runs of letters, order or nothing | DONE, results of the letters and the order | |
+PUT_BACK, keys | DONE |
+| EMPTY, queue, class, last lookup id, also mark | DONE, messages removed, whether none is left (else ask again) | |
+QUEUE, its name or identifier | DONE, fields of `store.queues.Queue` |
+| LOOK, queue, rank, lookup id, limit | DONE, messages after that position, which stay | | STATE, message id | DONE,
+fields of `confirm.Conclusion`; DONE alone if unknown |
 | DISCARDED, destination | DONE, class |
 | BYE | none: the application will not ask about its last commit |
 | any | FAILED, kind of error, text |
@@ -43,7 +43,7 @@ from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import StoredMessage
 
 VERSION = 4
-# Options of a TCP socket: a connection whose other end, or the way there, is gone ends after a minute.
+# TCP options: a connection whose peer or path is gone ends after a minute.
 KEEP_ALIVE = {
     "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000, "TCP_NODELAY": 1,
 }  # fmt: skip
@@ -53,26 +53,26 @@ EMPTY = "empty"
 QUEUE, LOOK, STATE, DISCARDED = "queue", "look", "state", "discarded"
 DONE, FAILED = "done", "failed"
 LENGTH = struct.Struct("<I")
-FRAME_MAX = 64 << 20  # bytes; what one commit may hold
-HELLO_MAX = 256  # bytes of a frame before it is known who asks
-NAME_MAX = 1000  # characters of what names a queue
-TEXT_MAX = 5000  # of an argument of an order, which may be a path
-PAGE = 256  # messages that are looked at together
+FRAME_MAX = 64 << 20  # bytes; bounds one commit
+HELLO_MAX = 256  # bytes of a frame before the application is known
+NAME_MAX = 1000  # characters of a queue's name
+TEXT_MAX = 5000  # of an order's argument, which may be a path
+PAGE = 256  # messages per LOOK
 WAIT_MAX_MS = 60_000
 APPLICATION_SIZE = 16
-CONNECT_S = 5.0  # that `serve` may need to take a connection, if it has many of them to take
+CONNECT_S = 5.0  # that a busy `serve` may need to accept a connection
 
-_OTHERS: dict[str, type[Exception]] = {"name": BadName, "value": ValueError}  # that an application is told, besides
+_OTHERS: dict[str, type[Exception]] = {"name": BadName, "value": ValueError}  # further errors reported to applications
 _NOTHING = Letter("")
 
 
 class MalformedFrame(Exception):
-    """What came is no frame of this protocol."""
+    """The data is no frame of this protocol."""
 
 
 def frame(*content: Any) -> bytes:
-    """A frame. Raises ValueError if it would be above FRAME_MAX."""
-    import cbor2  # who only works on a store does not wait for it
+    """Encode a frame. Raises ValueError above FRAME_MAX."""
+    import cbor2  # direct work on a store does not load it
 
     data = cbor2.dumps(content, encoders=_arrays())
     if len(data) > FRAME_MAX:
@@ -82,15 +82,15 @@ def frame(*content: Any) -> bytes:
 
 @functools.cache
 def _arrays() -> dict[type, Callable[..., None]]:
-    """What cbor2 is to write as arrays. Of others it asks in Python whether they are sequences, and swallows what the
-    handler of a signal raises there: a program would go on that was to end."""
+    """The encoders of types that cbor2 must write as arrays. For other types cbor2 asks Python, and swallows exceptions
+    that a signal handler raises there."""
     import cbor2
 
     return dict.fromkeys((list, tuple, Order), cbor2.CBOREncoder.encode_array)
 
 
 def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:
-    """Take what is whole off the buffer, frame by frame; most: bytes of one. Raises MalformedFrame."""
+    """Remove complete frames from the buffer and yield them; most: bytes of one. Raises MalformedFrame."""
     import cbor2
 
     while len(buffer) >= LENGTH.size:
@@ -104,7 +104,7 @@ def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:
         del buffer[:end]
         try:
             content = cbor2.loads(data)
-        except Exception as error:  # noqa: BLE001 - whatever it has against the bytes, they are no frame
+        except Exception as error:  # noqa: BLE001 - any error means that the bytes are no frame
             raise MalformedFrame(f"a frame is no CBOR: {error}") from None
         if not isinstance(content, list) or not content or not isinstance(content[0], str):
             raise MalformedFrame("a frame is no array that begins with what it is")
@@ -115,7 +115,7 @@ def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:
 
 
 def commit_question(request: Request) -> bytes:
-    """COMMIT as a frame. What is not said of a letter is as Letter has it. Raises ValueError if it is too large."""
+    """Encode COMMIT; omitted properties are Letter's defaults. Raises ValueError if the frame is too large."""
     return frame(
         COMMIT,
         request.number,
@@ -134,16 +134,16 @@ def _short(run: Run) -> list[Any]:
 
 
 def take_question(wanted: Wanted, timeout: float) -> bytes:
-    """TAKE as a frame. timeout: seconds."""
+    """Encode TAKE. timeout: seconds."""
     return frame(TAKE, *wanted, min(round(1000 * timeout), WAIT_MAX_MS))
 
 
 def number(value: Any, least: int = 0) -> int:
-    """A number that the store may have. Raises MalformedFrame."""
+    """Return a valid number for the store. Raises MalformedFrame."""
     if not isinstance(value, int) or not least <= value < 1 << 62:
         raise MalformedFrame(
             f"{type(value).__name__} is no number from {least} to 2**62"
-        )  # which may be too long to show
+        )  # the value may be too long to show
     return value
 
 
@@ -232,7 +232,7 @@ def _order(fields: object) -> Order | None:
     return Order(name, tuple(arguments))
 
 
-# What the parts of a question are.
+# The readers of each question's parts.
 QUESTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     TAKE: (number, number, bool, _number_or_none, _number_or_none, _correlation, _wait),
     COMMIT: (number, _keys, number, _runs, _order),
@@ -247,7 +247,7 @@ QUESTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
 
 
 def parts_of(question: list[Any]) -> list[Any]:
-    """What follows the kind of a question, as QUESTIONS has it. Raises MalformedFrame."""
+    """Return the checked parts of a question after its kind. Raises MalformedFrame."""
     kind, *parts = question
     if kind not in QUESTIONS:
         raise MalformedFrame(f"there is no question {kind!r:.40}")
@@ -260,22 +260,21 @@ def parts_of(question: list[Any]) -> list[Any]:
 
 
 def failed(error: Exception) -> bytes:
-    """FAILED as a frame."""
+    """Encode FAILED."""
     others = (kind for kind, of in _OTHERS.items() if isinstance(error, of))
     kind = error.kind if isinstance(error, StoreError) else next(others, StoreError.kind)
     return frame(FAILED, kind, error.reason if isinstance(error, StoreUnknown) else str(error))
 
 
 def answered(result: Any) -> bytes:
-    """Return what an application asked for as a frame: DONE with messages or other values, or FAILED. Raises
-    ValueError if the frame would be above FRAME_MAX."""
+    """Encode an answer: DONE with messages or other values, or FAILED. Raises ValueError above FRAME_MAX."""
     if isinstance(result, Exception):
         return failed(result)
     return frame(DONE, rows_of(result) if isinstance(result, list) else result)
 
 
 def rows_of(messages: Sequence[StoredMessage]) -> list[Any]:
-    """Messages, as DONE has them: cbor2 takes longer for a number than for a packet."""
+    """Return messages as DONE carries them: packed, because cbor2 takes longer for a number than for a packet."""
     if not messages:
         return []
     ranks, lookup_ids, arrivals, doubts, packets, aborts = zip(*messages, strict=True)
@@ -284,7 +283,7 @@ def rows_of(messages: Sequence[StoredMessage]) -> list[Any]:
 
 
 def messages_in(rows: list[Any]) -> list[StoredMessage]:
-    """The messages of `rows_of`."""
+    """Return the messages of `rows_of`."""
     if not rows:
         return []
     numbers, packets = rows
@@ -296,7 +295,7 @@ def messages_in(rows: list[Any]) -> list[StoredMessage]:
 
 
 def result_of(answer: list[Any]) -> Any:
-    """What DONE says, None if nothing; raises what FAILED says, and MalformedFrame."""
+    """Return the value of DONE, None if absent. Raises the error of FAILED, and MalformedFrame."""
     if answer[0] == DONE:
         return answer[1] if len(answer) > 1 else None
     if answer[0] == FAILED and len(answer) == 3:
@@ -309,7 +308,7 @@ def result_of(answer: list[Any]) -> Any:
 
 @contextlib.contextmanager
 def _reached(folder: Path) -> Iterator[str]:
-    """The socket's name, as short as names of sockets have to be, however long the folder's is."""
+    """Yield a short name of the socket: the kernel limits the length."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         short = Path(f"/proc/self/fd/{descriptor}")
@@ -319,10 +318,10 @@ def _reached(folder: Path) -> Iterator[str]:
 
 
 def listen(folder: Path) -> socket.socket:
-    """Make the socket in the folder, which only its owner may use. Raises OSError."""
+    """Create the socket with access for its owner only. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        (folder / SOCKET).unlink(missing_ok=True)  # of a `serve` that was killed: its lock is ours
+        (folder / SOCKET).unlink(missing_ok=True)  # of a killed `serve`: we hold its lock
         with _reached(folder) as name:
             before = os.umask(0o177)
             try:
@@ -337,12 +336,12 @@ def listen(folder: Path) -> socket.socket:
 
 
 def is_there(folder: Path) -> bool:
-    """Is there a socket? Nobody may be there to take connections."""
+    """Does the socket exist? It may have no listener."""
     return (folder / SOCKET).exists()
 
 
 def connect(folder: Path) -> socket.socket | None:
-    """A connection to the `serve` of this store; None if none takes it."""
+    """Connect to the `serve` of this store; None if none accepts."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(CONNECT_S), 0))
@@ -355,7 +354,7 @@ def connect(folder: Path) -> socket.socket | None:
 
 
 def keep_alive(connected: socket.socket) -> None:
-    """Have the kernel find out that the other end is gone."""
+    """Let the kernel detect a dead peer."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEP_ALIVE.items():
         if hasattr(socket, name):

@@ -1,5 +1,4 @@
-"""What becomes of messages that were sent here, or pass through: what acknowledgements say of them, what their
-deadlines end, what an operator ends.
+"""Settles outgoing messages, sent here or forwarded, by acknowledgements, deadlines and operators' orders.
 
 Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 """
@@ -34,12 +33,12 @@ if TYPE_CHECKING:
 
 
 class _Answers:
-    """What acknowledgements tell of messages here, for one batch; see mqqb.confirm.Storage."""
+    """The answers of acknowledgements in one batch; see mqqb.confirm.Storage."""
 
     def __init__(self, settling: Settling, batch: Batch) -> None:
         self.strangers = settling.strangers
-        self.ended: list[OutgoingQueue] = []  # in which messages have ended
-        self.covered: list[tuple[OutgoingQueue, Entry]] = []  # the last message of each that the OrderAck covers
+        self.ended: list[OutgoingQueue] = []  # queues with ended messages
+        self.covered: list[tuple[OutgoingQueue, Entry]] = []  # the last message that each OrderAck covers
         self._settling = settling
         self._batch = batch
 
@@ -61,7 +60,7 @@ class _Answers:
 
 
 class Settling:
-    """Decides about messages in outgoing queues; what it has decided is in the batch."""
+    """Decides about messages in outgoing queues; the batch holds the decisions."""
 
     def __init__(
         self, store: Store, config: Config, incoming: IncomingStreams, outgoing: OutgoingQueues, operator: Operator
@@ -77,7 +76,7 @@ class Settling:
     # ---- acknowledgements
 
     def order_ack(self, batch: Batch, link: PeerLink, packet: connection.OrderAck, now: int) -> None:
-        """An OrderAck has come (B-230 to B-237)."""
+        """Apply an OrderAck (B-230 to B-237)."""
         while True:
             answers = _Answers(self, batch)
             if not confirm.order_ack(answers, packet.body, self._outgoing, now):
@@ -85,28 +84,28 @@ class Settling:
                 lives.explain(answers, packet.body, self._outgoing, of_peer, now)
             for queue, acked in answers.covered:
                 renumber(self._store, self._outgoing, queue, acked)
-            if not any(queue.stream.behind for queue in answers.ended):  # else more may be over
+            if not any(queue.stream.behind for queue in answers.ended):  # else more messages may be covered
                 return
 
     def remember(self, *tx_sequence_ids: int) -> None:
-        """These were begun here: an OrderAck for one of them that comes late says nothing of other lives."""
+        """Remember sequences begun here: a late OrderAck for one is no sign of another life of the store."""
         for one in tx_sequence_ids:
             self.strangers[one] = NEVER
         while len(self.strangers) > lives.REMEMBERED:
             del self.strangers[next(iter(self.strangers))]
 
     def final_ack(self, batch: Batch, packet: headers.FinalAck, now: int) -> None:
-        """A FinalAck has come (B-241 to B-245)."""
+        """Apply a FinalAck (B-241 to B-245)."""
         waiting = self._store.outgoing.waiting_own(packet.body.message_id)
         queues = []
         if waiting is not None and waiting.confirmation is not None and waiting.outgoing in self._outgoing:  # A-18
             queues.append(self._outgoing[waiting.outgoing])
-            if waiting.key not in batch.queue_of:  # else it may have ended, and the store does not know that yet
+            if waiting.key not in batch.queue_of:  # else it may have ended, still unknown to the store
                 self._outgoing.recall([waiting])
         confirm.final_ack(_Answers(self, batch), packet, self._store.guid, queues, now)
 
     def outrun(self, time_stamp: int) -> None:
-        """Number above this TimeStamp, which was not given here, from now on, and say so once (B-426, B-413)."""
+        """Number above this foreign TimeStamp from now on, and report it once (B-426, B-413)."""
         if self._store.numbers.outrun(time_stamp) and not self._told_of_newer:
             self._told_of_newer = True
             self._operator.tell(
@@ -117,7 +116,7 @@ class Settling:
             )
 
     def came_late(self, message_id: int, message_class: int) -> None:
-        """A FinalAck for a message that has ended changes nothing; an operator may want to know of one (C-34)."""
+        """Report a FinalAck that came after the message was dead-lettered (C-34); it changes nothing."""
         record = self._store.memory.outcome(message_id)
         if record is None:
             return
@@ -128,7 +127,7 @@ class Settling:
             )
 
     def write(self, batch: Batch) -> None:
-        """Write what acknowledgements have said."""
+        """Write the answers of acknowledgements."""
         if batch.passed_on:
             self._store.outgoing.delete(batch.passed_on)
         if batch.journaled:
@@ -137,17 +136,17 @@ class Settling:
             self._settle(batch)
 
     def _journal(self, batch: Batch) -> None:
-        """Messages that are not transactional, and have arrived: copies for those with JP (B-226, B-393)."""
+        """Journal delivered messages with JP that are not transactional (B-226, B-393)."""
         for waiting in self._store.outgoing.waiting(batch.journaled):
             if waiting.own and waiting.journal * core.USER_JN & core.USER_JP:
                 batch.outcomes.copy(JOURNAL, self._store.outgoing.packet(waiting.key)[0], None)
         self._store.outgoing.delete(batch.journaled)
 
     def _settle(self, batch: Batch) -> None:
-        """Apply acknowledgements to the confirmation process of the messages that they name, in order of arrival."""
+        """Apply acknowledgements to the confirmation process of their messages, in order of arrival."""
         found = {waiting.key: waiting for waiting in self._store.outgoing.waiting(batch.queue_of)}
         settled: dict[int, tuple[Confirmation, int]] = {}
-        covered: dict[bytes | None, tuple[Confirmation, int]] = {}  # what an OrderAck makes of those that are alike
+        covered: dict[bytes | None, tuple[Confirmation, int]] = {}  # results of an OrderAck by record
         for key, message_class in batch.answers:
             waiting = found[key]
             if not message_class and key not in settled and waiting.confirmation in covered:
@@ -156,7 +155,7 @@ class Settling:
             confirmation, action = self._outgoing.confirmation(waiting), 0
             if key in settled:
                 known, action = settled[key]
-                confirmation = Confirmation(known.record[:], self._config.confirmation)  # not that of others, too
+                confirmation = Confirmation(known.record[:], self._config.confirmation)  # others share it
             if confirmation is not None:
                 more = confirmation.final_ack(message_class) if message_class else confirmation.order_ack()
                 if not message_class and key not in settled and not more & confirm.DEAD_LETTER:
@@ -180,7 +179,7 @@ class Settling:
     # ---- deadlines and orders
 
     def due(self, batch: Batch, wall: int, due: list[Waiting]) -> None:
-        """Apply deadlines, and what an operator wants, to outgoing messages (B-314, B-316, C-20 to C-24, C-33)."""
+        """Apply deadlines and purges to outgoing messages (B-314, B-316, C-20 to C-24, C-33)."""
         settled, kept, gone, held, given_up = [], [], [], [], []
         for waiting in due:
             confirmation = self._outgoing.confirmation(waiting)
@@ -227,7 +226,7 @@ class Settling:
             queue.stream.hold(entries)
 
     def forsake(self, batch: Batch, messages: list[Waiting]) -> None:
-        """These were sent under an identifier that this queue manager no longer has: nobody can acknowledge them to it
+        """Fail messages sent under a former identifier of this queue manager: their acknowledgements cannot reach it
         (C-30)."""
         foreign = []
         for waiting in messages:
@@ -241,7 +240,7 @@ class Settling:
             batch.take_out(queue, entries)
 
     def give_up_final_acks(self, batch: Batch, wall: int, surplus: list[tuple[int, int]], limit: int) -> int:
-        """End up to `limit` of the surplus, the first ones; how many. What is left stays in `surplus`."""
+        """Give up the first `limit` acknowledgements of the surplus; return the count. The rest stays in `surplus`."""
         messages: list[Waiting] = []
         while surplus and len(messages) < limit:
             identifier, count = surplus[0]
@@ -265,27 +264,27 @@ class Settling:
 
 
 def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:
-    """What the confirmation process asks for when this message is due; 0: nothing yet."""
+    """Return the action of the confirmation process for a due message; 0: nothing yet."""
     if waiting.deleted:
         return confirmation.failed(confirm.NACK_DELETED)
     return confirm.too_late(confirmation, wall, waiting.send_until)
 
 
-# Each run of `serve`, and each process that sends without it, numbers in a sequence of its own, and a sequence leaves
-# only when the one before it has drained (B-093). So what 200 processes have sent would wait for 200 OrderAcks. When an
-# OrderAck ends a sequence, the untransmitted ones behind it become one. A transmitted message keeps its number (A-08):
-# this life of the store has transmitted nothing behind the oldest sequence, and the OrderAck shows that no other life
-# has (B-269). If the oldest sequence ends without an OrderAck, the next one keeps its number and brings the proof.
+# Each run of `serve`, and each process that sends without it, has its own sequence. A sequence leaves only when the one
+# before has drained (B-093), so messages of 200 processes would wait for 200 OrderAcks. When an OrderAck ends a
+# sequence, the untransmitted sequences after it become one. A transmitted message keeps its number (A-08): this life of
+# the store has sent nothing after the oldest sequence, and the OrderAck proves the same for other lives (B-269). If the
+# oldest sequence ends without an OrderAck, the next one keeps its number and brings the proof.
 
 
-LONG = 1000  # messages of a sequence that is worth the wait for an OrderAck; one transaction renumbers no more
-FAR_ORDINALS = 1 << 20, 1 << 30  # see mqqb.lives: a sequence drains less often than the first number says
+LONG = 1000  # messages that justify the wait for an OrderAck; also the limit of one transaction
+FAR_ORDINALS = 1 << 20, 1 << 30  # see mqqb.lives: fewer sequences drain than the first number
 
 
 def renumber(store: Store, outgoing: OutgoingQueues, queue: OutgoingQueue, acked: Entry) -> None:
-    """An OrderAck has covered messages of an outgoing queue, `acked` is the last one: renumber the sequences behind its
-    sequence if that has drained. In the transaction that removes what is covered."""
-    stream = queue.stream  # in whose table `acked` was: no held message of an older sequence is covered (mqqb.lives)
+    """Renumber the sequences after that of `acked`, the last message that an OrderAck covers, if that sequence has
+    drained. Call it in the transaction that removes the covered messages."""
+    stream = queue.stream  # `acked` was in its table: no OrderAck covers held messages of older sequences (mqqb.lives)
     if acked.tx_sequence_id == stream.tx_sequence_id:
         return
     if any(entry.tx_sequence_id == acked.tx_sequence_id for entry in stream.table[:1]):
@@ -304,7 +303,7 @@ def _sequence(message: Unsent) -> int:
 
 
 def _renumber(store: Store, outgoing: OutgoingQueues, queue: OutgoingQueue, messages: list[Unsent]) -> None:
-    """Give them one sequence, behind that of the last one and before all that follow it."""
+    """Give the messages one sequence after that of the last one, and before all later ones."""
     least, most = FAR_ORDINALS
     ordinal, time_stamp = messages[-1].ordinal + least + secrets.randbelow(most), messages[-1].time_stamp
     record, previous = array("I", (ordinal, time_stamp, 1, 0)), 0

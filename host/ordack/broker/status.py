@@ -1,6 +1,6 @@
-"""What a store does, for people: whether it is served, who is connected, what waits, where and why. It only reads.
+"""The status of a store for people: served or not, sessions, waiting messages and the reasons. It only reads.
 
-It combines what a running `ordack serve` reports of itself (`report`) with what the store holds.
+It combines the report of a running `ordack serve` (`report`) with the store's content.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ordack.store.outgoing import OutgoingCount
 from ordack.store.packet_fields import is_return_queue
 from ordack.store.schema import POISON, PRIVATE
 
-LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken
-PATIENCE_S = 60  # that a message waits for a session until this is a problem
-REFUSED_S = 3600  # for which a refused message is a problem
+LARGE_MESSAGE = 5_000_000  # bytes; with less room, large messages are refused
+PATIENCE_S = 60  # wait for a session before it counts as a problem
+REFUSED_S = 3600  # age up to which a refused message counts as a problem
 
 
 def span(seconds: float) -> str:
-    """A time that has passed or is to come, as people say it."""
+    """Return a duration in days, h, min or s."""
     for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -36,9 +36,9 @@ def span(seconds: float) -> str:
 
 
 def why(count: OutgoingCount, running: Mapping[str, Any], served: bool, now: float) -> str:
-    """Why messages wait in an outgoing queue, in a sentence; "" if none does.
+    """Return a sentence why messages wait in an outgoing queue; "" if none does.
 
-    running: what the queue manager tells of this queue, empty if it tells nothing. now: seconds since 1970.
+    running: the queue manager's report on this queue, or empty. now: seconds since 1970.
     """
     if not count.messages:
         return ""
@@ -79,7 +79,7 @@ def _where(name: str, connection: Mapping[str, Any] | None) -> str:
 
 
 def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[dict[str, Any]]:
-    """The outgoing queues: what is in them, what the queue manager tells of them, and `why` their messages wait."""
+    """Return the outgoing queues: content, the queue manager's report, and `why` their messages wait."""
     running = {queue["format_name"]: queue for queue in (shown or {}).get("outgoing", ())}
     names = PeerNames.kept(store.names())
     found = []
@@ -100,7 +100,7 @@ def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[
 
 
 def incoming(store: Store) -> list[dict[str, Any]]:
-    """How far the incoming streams are (B-081), and how often each was refused since its last message was accepted."""
+    """Return the progress of incoming streams (B-081), and their refusals since the last accepted message."""
     names = PeerNames.kept(store.names())
     return [
         {
@@ -117,8 +117,8 @@ def incoming(store: Store) -> list[dict[str, Any]]:
 
 
 def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The store at a glance, ready for JSON; see `_problems`. shown: what the queue manager tells of itself, as far as
-    the caller knows that better than the store."""
+    """Return the store's status, ready for JSON; see `_problems`. shown: a report of the queue manager newer than the
+    store's."""
     now = time.time()
     shown = store.status() if shown is None else shown
     queues: list[dict[str, Any]] = [
@@ -163,8 +163,8 @@ def _problems(
     waiting: Iterable[Mapping[str, Any]],
     now: float,
 ) -> Iterator[str]:
-    """The verdict of `ordack status`, /healthz and the web page: sentences, of what somebody has to look at. None: all
-    is well. silence: why the `serve` that has the store does not work."""
+    """Yield the problems that `ordack status`, /healthz and the web page show; none: all is well. silence: why the
+    running `serve` does not work."""
     if shown is None:
         yield (
             "no queue manager runs on this store, so nothing comes in and nothing goes out; start "
@@ -205,23 +205,23 @@ def _problems(
 
 
 def is_kept(queue: str) -> bool:
-    """Is it a queue of messages that were put aside, dead letters or poison messages?"""
+    """Is the queue for dead letters or poison messages?"""
     return queue in (DEAD_LETTER, DEAD_XACT) or queue.endswith(POISON)
 
 
 def is_full(queue: Mapping[str, Any]) -> bool:
-    """Has it reached its quota?"""
+    """Has the queue reached its quota?"""
     return queue["quota"] is not None and queue["bytes"] >= queue["quota"]
 
 
 def named(queue: Mapping[str, Any]) -> str:
-    """The format name of an outgoing queue, and what people call its queue manager."""
+    """Return the format name of an outgoing queue with the display name of its peer."""
     name: str = queue["format_name"]
     return f"{name} ({queue['peer_name']})" if queue.get("peer_name") else name
 
 
 def _is_stuck(queue: Mapping[str, Any], now: float) -> bool:
-    if queue["oldest_sent"] is None or queue["returns"]:  # an acknowledgement may wait for a peer that sleeps
+    if queue["oldest_sent"] is None or queue["returns"]:  # an acknowledgement may wait for a sleeping peer
         return False
     connection = queue.get("connection")
     return bool(
@@ -234,7 +234,7 @@ def _is_stuck(queue: Mapping[str, Any], now: float) -> bool:
 
 
 def served_text(told: Mapping[str, Any]) -> str:
-    """Whether a store is served, since when, and where."""
+    """Return whether, since when and where a store is served."""
     if not told["served"]:
         return f"{told['store']}: not served; room for {megabytes(told['room'])}"
     text = f"{told['store']}: served"
@@ -246,7 +246,7 @@ def served_text(told: Mapping[str, Any]) -> str:
 
 
 def refused_text(refused: Mapping[str, Mapping[str, int]]) -> str:
-    """What was refused since the start, in words; "" if nothing was."""
+    """Return a summary of refusals since the start; "" if none."""
     return "; ".join(
         f"{counted(sum(by_reason.values()), what[:-1])} ({', '.join(f'{why}: {n}' for why, n in by_reason.items())})"
         for what, by_reason in refused.items()
@@ -255,7 +255,7 @@ def refused_text(refused: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def why_refused(refused: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """For each class of refused messages, what has happened and what to do."""
+    """Return the cause and remedy for each class of refused messages."""
     numbers = (int(label.split()[0], 16) for label in refused.get("messages", {}) if label.startswith("0x"))
     return [classes.words(number) for number in numbers]
 
@@ -263,9 +263,8 @@ def why_refused(refused: Mapping[str, Mapping[str, int]]) -> list[str]:
 def of_message(
     store: Store, message_id: int, conclusion: confirm.Conclusion | None, now: float | None = None
 ) -> dict[str, Any] | None:
-    """What became of a transactional message sent from here, from its
-    conclusion (Client.state), ready for JSON; `why` says it in a sentence. None: nothing
-    is known of it."""
+    """Return the state of a transactional message sent here from its conclusion (Client.state), ready for JSON; `why`
+    is a sentence. None: unknown."""
     now = time.time() if now is None else now
     if conclusion is None:
         return None

@@ -1,11 +1,11 @@
-"""Header prediction: messages whose headers are those of one before them are read together, in C.
+"""Header prediction: reads consecutive messages with the same headers together, in C.
 
-A source's messages for one queue differ in numbers, ids, sizes, times and bodies only. A session that has parsed one of
-them keeps its headers as a template, compares what comes next with them, and tells of all that are alike as one
-MessageRun. Whatever differs in anything else takes the full path, and so does each message of a run that its owner does
-not accept together with others: it reads as any MessageReceived. What is decided is the same on both ways.
+Messages from one source to one queue differ in numbers, ids, sizes, times and bodies only. A session keeps the headers
+of a parsed message as a template, and reports following messages that match as one MessageRun. A message with any other
+difference takes the full path. So does a message of a run that its owner does not accept together with others. Both
+paths make the same decisions.
 
-Without the C core (`mqqb.core.implementation`) nothing is predicted.
+Without the C core (`mqqb.core.implementation`), nothing is predicted.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if core.implementation == "c":
     LENGTHS = ffi.typeof("uint32_t[]")
 
 LONGEST = 64  # messages of one run: a window
-TEMPLATES = 4  # that a session keeps: streams that take turns on one connection
-PATIENCE = 16  # templates in a row that nothing was like; then only each of so many messages is made one
-LONGEST_HEAD = 1024  # bytes of a template: what has more to say in front of its body is rare
-SMALLEST = 140  # bytes of a transactional message: its headers, without names
-IS_TRANSACTIONAL = core.USER_TH >> 16  # in the third byte of UserHeader.Flags
-WORDS = 6  # of mqqb_run_packet; the first ones are
+TEMPLATES = 4  # kept per session: streams that alternate on one connection
+PATIENCE = 16  # templates in a row without a match; then only each PATIENCE-th message becomes one
+LONGEST_HEAD = 1024  # bytes of a template; longer headers are rare
+SMALLEST = 140  # bytes of a transactional message's headers without names
+IS_TRANSACTIONAL = core.USER_TH >> 16  # bit in the third byte of UserHeader.Flags
+WORDS = 6  # of mqqb_run_packet; the first are
 OFFSET, SIZE, SENT_TIME = range(3)
 
 
 class Template:
-    """What the packets of a run begin with, as mqqb_run.h describes it."""
+    """The common beginning of a run's packets (mqqb_run.h)."""
 
     __slots__ = ("_head", "_message", "structure")
 
@@ -56,7 +56,7 @@ class Template:
 
     @classmethod
     def of(cls, raw: bytes) -> Template | None:
-        """Made of one message that was parsed; None if those like it are to be decided one by one."""
+        """Make a template of a parsed message; None if such messages need the full path."""
         learned = ffi.new("mqqb_run_template *")
         if not lib.mqqb_run_learn(learned, ffi.from_buffer(BYTES, raw), len(raw)) or learned.head_size > LONGEST_HEAD:
             return None
@@ -64,7 +64,7 @@ class Template:
 
     @property
     def message(self) -> headers.UserMessage:
-        """The headers, of a message without a body. SentTime may be set; nobody else reads it."""
+        """The headers as a message without a body. The caller may set SentTime."""
         if self._message is None:
             packet = bytearray(self._head) + bytes(-len(self._head) % 4)
             pack_into("<I", packet, core.BASE_PACKET_SIZE_AT, len(packet))
@@ -75,7 +75,7 @@ class Template:
         return self._message
 
     def find(self, data: bytearray, start: int, end: int) -> MessageRun | None:
-        """The run that data[start:end] begins with, if any."""
+        """Return the run at the start of data[start:end], if any."""
         words = array("I", bytes(4 * WORDS * LONGEST))
         count = lib.mqqb_run_find(
             self.structure,
@@ -92,8 +92,8 @@ class Template:
 
 
 class MessageRun:
-    """Transactional messages have come whose headers are those of `template`. data: their packets, one behind the
-    other; words: what mqqb_run_packet tells of each.
+    """Transactional messages with the headers of `template`. data: their consecutive packets; words: a mqqb_run_packet
+    of each.
 
     The owner calls PredictingSession.stored_all, or Session.stored, as for as many MessageReceived.
     """
@@ -110,15 +110,15 @@ class MessageRun:
 
     @property
     def sent_times(self) -> array[int]:
-        """s since 1970, of each."""
+        """SentTime of each message, s since 1970."""
         return self.words[SENT_TIME::WORDS]
 
     def bytes_from(self, first: int) -> int:
-        """Bytes of the packets from this one on."""
+        """Return the bytes of the packets from `first` on."""
         return len(self.data) - self.words[WORDS * first + OFFSET]
 
     def packets(self, first: int, count: int) -> list[bytes]:
-        """So many of them, as MessageReceived.raw."""
+        """Return `count` packets, as MessageReceived.raw."""
         words = self.words[WORDS * first : WORDS * (first + count)]
         data = self.data
         return [
@@ -126,15 +126,15 @@ class MessageRun:
         ]
 
     def single(self, place: int) -> MessageReceived:
-        """One of them, as the full path tells of it."""
+        """Return one message, as the full path reports it."""
         (raw,) = self.packets(place, 1)
         packet = parse.parse(raw)
         assert isinstance(packet, headers.UserMessage)
         return MessageReceived(packet, raw, True)
 
     def accept(self, record: array[int], first: int) -> int:
-        """How many from `first` on are next in the stream with this record, which advances by them; those of another
-        sequence than its own are not. As `core.accept`, for each."""
+        """Advance the stream's record by the messages from `first` on that are next in it; return their count. Messages
+        of another sequence are not next. As `core.accept` for each."""
         packets = ffi.from_buffer(PACKETS, self.words) + first
         incoming = ffi.from_buffer(INCOMING, record, True)
         accepted: int = lib.mqqb_run_accept(incoming, self.template.structure, packets, len(self) - first)
@@ -142,14 +142,14 @@ class MessageRun:
 
 
 class PredictingSession(Session):
-    """A session that tells of runs. predicts: may be set False before anything has come."""
+    """A session that reports runs. predicts: may be set False before the first data."""
 
     predicts = core.implementation == "c"
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._templates: list[Template] = []  # the one that has matched last is the first
-        self._fruitless = 0  # messages that nothing before was like, in a row
+        self._templates: list[Template] = []  # the last match first
+        self._fruitless = 0  # messages in a row without a match
 
     def _next(self, now: int, events: list[object], reuse: bool = False) -> bool:
         come = self.reader
@@ -198,7 +198,7 @@ class PredictingSession(Session):
                 self._templates.clear()
 
     def stored_all(self, recoverable: bool, count: int, now: int) -> None:
-        """As `stored`, for so many messages of this kind."""
+        """As `stored`, for `count` messages of this kind."""
         while count and self.state == OPEN:
             if count > 1 and recoverable and self.predicts:
                 counts = self.window.counts
@@ -206,38 +206,36 @@ class PredictingSession(Session):
                 session = ffi.from_buffer(SESSION, counts, True)
                 count -= lib.mqqb_run_stored(session, min(count, waiting), self.window.half)
             if count:
-                self.stored(recoverable, now)  # what a session then has to do
+                self.stored(recoverable, now)  # with the session's follow-up work
                 count -= 1
 
 
-# An outgoing message table that may have a million places: whatever is taken out of it, nobody walks over the rest.
-# What is far from being sent stays in the store: memory and the time of a start are those of what is sent next.
+# An outgoing message table for a million entries: removing entries never walks over the rest. Messages far from being
+# sent stay in the store, so that memory and startup time depend on the next messages only.
 
 Message = TypeVar("Message")
 
 
 class Rows(Protocol):
-    """The messages of an outgoing queue that are in the store and known here."""
+    """The known messages of an outgoing queue in the store."""
 
     def after(self, key: int, limit: int) -> list[Entry]:
-        """Up to `limit` of those behind this key that are to be sent, in their order."""
+        """Return up to `limit` messages to send after this key, in order."""
 
     def last(self) -> list[Entry]:
-        """The last two that are to be sent, in their order."""
+        """Return the last two messages to send, in order."""
 
 
 key_of: Callable[[Entry], int] = attrgetter("key")  # of the message in the store
 
 
 class LongStream(OutgoingStream):
-    """An OutgoingStream whose entries have the keys of the store, which rise along the table, and that does not begin
-    new sequences by itself.
+    """An OutgoingStream whose entries have rising keys of the store. It does not begin new sequences by itself.
 
-    behind: how many messages follow the last one of the table, and are only in the store: they are alike, transactional
-    or not and of one priority, and the table has none of a lower one. numbered: how many transactional ones are in the
-    table and behind it. ahead: so many that are still to be sent are in memory; as many more are read when there are
-    fewer than `low`. aside: how many messages await their FinalAck, beside those of `awaiting_final_ack`, that are only
-    in the store.
+    behind: messages after the table that are only in the store. They are alike, transactional or not and of one
+    priority, and the table has none of a lower priority. numbered: transactional messages in the table and behind it.
+    ahead: unsent messages kept in memory; below `low`, as many more are read. aside: messages only in the store that
+    await their FinalAck, besides `awaiting_final_ack`.
     """
 
     ahead = 1000
@@ -248,23 +246,23 @@ class LongStream(OutgoingStream):
         self.numbered = 0
         self.behind = 0
         self.aside = 0
-        self._awaiting: set[int] = set()  # keys of awaiting_final_ack, while something is aside
-        self._kind = False, 0  # of those behind: transactional? which priority?
+        self._awaiting: set[int] = set()  # keys of awaiting_final_ack while `aside` counts any
+        self._kind = False, 0  # of the messages behind: transactional, priority
         self._rows = rows
-        self._end = 0  # the highest key that the table has had
+        self._end = 0  # highest key ever in the table
 
     @property
     def waiting(self) -> int:
-        """How many messages are to be sent, or may have to be sent again."""
+        """Messages to send, or perhaps to resend."""
         return len(self.table) + self.behind
 
     def newest(self) -> int:
-        """The key of the last one of these; there has to be one."""
+        """Return the key of the last waiting message; at least one must wait."""
         return key_of(self._rows.last()[-1] if self.behind else self.table[-1])
 
     def admit(self, count: int, transactional: bool, priority: int) -> int:
-        """So many messages follow, which are alike: how many of them go to the table (`extend`); the others are behind
-        it."""
+        """Announce `count` more messages that are alike; return how many go into the table (`extend`). The others are
+        behind it."""
         if self.behind and self._kind != (transactional, priority):
             self._fetch(self.behind)
         if not self.table:
@@ -278,7 +276,7 @@ class LongStream(OutgoingStream):
         return room
 
     def more_behind(self, count: int, transactional: bool, priority: int) -> None:
-        """So many messages follow in the store alone; they are like those that do already."""
+        """Add `count` messages of the same kind behind the table."""
         if count:
             self._kind = transactional, priority
             self.behind += count
@@ -291,7 +289,7 @@ class LongStream(OutgoingStream):
         self._end = key_of(entry)
 
     def extend(self, entries: list[Entry]) -> None:
-        """As `append`, for each of these, which are all of one priority."""
+        """As `append`, for entries of one priority."""
         if entries:
             self.append(entries[0])
             for entry in entries[1:]:
@@ -301,13 +299,13 @@ class LongStream(OutgoingStream):
             self._end = key_of(entries[-1])
 
     def _unsent(self, priority: int) -> int:
-        """How many of this priority, the lowest, and with them others behind the first of these, are to be sent."""
+        """Return the unsent messages from the first of this priority on, which must be the lowest."""
         if not self._cursors or self._cursors[-1][0] != priority:
             return 0
         return len(self.table) - self._cursors[-1][1]
 
     def _fetch(self, count: int = 0) -> None:
-        """Have so many more in the table, `ahead` if nobody says how many."""
+        """Read `count` messages into the table; 0: `ahead`."""
         count = count or self.ahead
         entries = self._rows.after(self._end, count)
         gone = self.behind if len(entries) < count else len(entries)
@@ -316,7 +314,7 @@ class LongStream(OutgoingStream):
         self.extend(entries)
 
     def _reach(self, tx_sequence_id: int, number: int) -> None:
-        """Have all in the table that was given up to this number."""
+        """Read messages into the table up to this number."""
         given = self._kind[0] and (tx_sequence_id, number) < (self.tx_sequence_id, self.record[core.OUTGOING_NUMBER])
         while self.behind and given and (not self.table or position(self.table[-1]) <= (tx_sequence_id, number)):
             self._fetch()
@@ -326,13 +324,13 @@ class LongStream(OutgoingStream):
         if self.behind and self._unsent(self._kind[1]) < self.low:
             self._fetch()
         entry = super().next_to_send()
-        if entry is None and self.behind and not self._unsent(self._kind[1]):  # where others are sent in between
+        if entry is None and self.behind and not self._unsent(self._kind[1]):  # other messages lie in between
             self._fetch()
             entry = super().next_to_send()
         return entry
 
     def order_ack(self, body: OrderAckBody, now: int) -> list[Entry]:
-        """As OutgoingStream.order_ack. What was sent before a start need not be in the table yet."""
+        """As OutgoingStream.order_ack. Messages sent before a start may not be in the table yet."""
         if self.behind:
             self._reach(body.tx_sequence_id, body.fields[core.ACK_NUMBER])
         covered = super().order_ack(body, now)
@@ -341,13 +339,13 @@ class LongStream(OutgoingStream):
         return covered
 
     def renumber(self, tx_sequence_id: int, numbers: Mapping[int, int]) -> None:
-        """Messages with these keys, which the store has renumbered, have these numbers of one sequence."""
+        """Set the numbers, by key, of messages that the store has renumbered into one sequence."""
         for entry in self.table:
             if key_of(entry) in numbers:
                 entry.tx_sequence_id, entry.tx_sequence_number = tx_sequence_id, numbers[key_of(entry)]
 
     def final_ack(self, body: FinalAckBody, now: int) -> Entry | None:
-        """As OutgoingStream.final_ack, of a message that the store has."""
+        """As OutgoingStream.final_ack, for messages in the store, too."""
         found = super().final_ack(body, now)
         if found is None and self.behind:
             self._reach(body.tx_sequence_id, body.fields[core.ACK_NUMBER])
@@ -361,16 +359,16 @@ class LongStream(OutgoingStream):
             self._awaiting.update(map(key_of, entries))
 
     def put_aside(self, count: int) -> None:
-        """So many in the store are not to be sent any more, and no OrderAck can prove them stored: at the start."""
+        """At the start, count messages in the store that are not to be sent and that no OrderAck can prove stored."""
         if not self.aside:
             self._awaiting = set(map(key_of, self.awaiting_final_ack))
         self.aside += count
 
     def recall(self, entry: Entry) -> None:
-        """This message, which the store holds, is in memory from now on."""
+        """Load a held message of the store into memory."""
         if self.aside and key_of(entry) not in self._awaiting:
             entry.stream = self
-            self.awaiting_final_ack.insert(0, entry)  # as a rule it is taken out at once
+            self.awaiting_final_ack.insert(0, entry)  # usually removed at once
             self._awaiting.add(key_of(entry))
             self.aside -= 1
 
@@ -381,10 +379,10 @@ class LongStream(OutgoingStream):
         if self._held or self.awaiting_final_ack[:count] != entries:
             super().remove(entries)
         else:
-            del self.awaiting_final_ack[:count]  # as a rule the oldest
+            del self.awaiting_final_ack[:count]  # usually the oldest
 
     def is_progress(self, body: OrderAckBody) -> bool:
-        """As OutgoingStream.is_progress. Each of many streams is asked, and as a rule this tells."""
+        """As OutgoingStream.is_progress. Called for many streams; the first comparison usually decides."""
         if self.record[core.OUTGOING_TIME_STAMP] != body.fields[core.ACK_TIME_STAMP]:
             return False
         self._have_the_first()
@@ -395,8 +393,8 @@ class LongStream(OutgoingStream):
             self._fetch()
 
     def entries(self, messages: Mapping[int, Message], entry: Callable[[Message], Entry]) -> list[Entry]:
-        """The entries of these messages, by their keys: those in the table, then those that await their FinalAck, then
-        new ones for those behind the table, made by `entry`, that are about to be taken out or held."""
+        """Return the entries of these messages by key: in the table, then awaiting their FinalAck, then new ones made
+        by `entry` for messages behind the table, which are about to be removed or held."""
         others = set(messages)
         found = [self.table[place] for place in self._places(sorted(others))]
         others.difference_update(key_of(entry) for entry in found)
@@ -409,7 +407,7 @@ class LongStream(OutgoingStream):
         return found + [entry(messages[key]) for key in sorted(others) if key > self._end] if self.behind else found
 
     def transfer_info(self) -> TransferInfo:
-        """How far the stream is, for an operator."""
+        """Return the stream's progress, for an operator."""
         self._have_the_first()
         info = TransferInfo(self, self.numbered)
         info.no_read_count += self.aside
@@ -435,7 +433,7 @@ class LongStream(OutgoingStream):
         return len(places) + behind
 
     def _take_behind(self, entries: list[Entry]) -> int:
-        """Count those that `entries` has made for this, and that are in no table."""
+        """Count the entries that `entries` made for messages behind the table."""
         unknown = [entry for entry in entries if entry.stream is None]
         for entry in unknown:
             entry.stream = self
@@ -444,12 +442,12 @@ class LongStream(OutgoingStream):
         return len(unknown)
 
     def _places(self, keys: list[int]) -> list[int]:
-        """Where the entries with these keys, which rise, are in the table; those that are in it."""
+        """Return the table indexes of entries with these rising keys; unknown keys are skipped."""
         table = self.table
         places = []
         place = 0
         for key in keys:
-            if place == len(table) or table[place].key != key:  # as a rule it is the next
+            if place == len(table) or table[place].key != key:  # usually the next one
                 place = bisect_left(table, key, place, key=key_of)
             if place < len(table) and table[place].key == key:
                 places.append(place)
