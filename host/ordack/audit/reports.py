@@ -182,7 +182,7 @@ _OF_COUNTS = (lib.MQQB_AUDIT_SESSION_ACK, lib.MQQB_AUDIT_RECOVERABLE_ACK)
 def withdraw(
     findings: Structure, flows: Structure, kind_counts: NDArray[np.int64], connections: Structure
 ) -> Structure:
-    """Mark findings before a gap as unknown, and adjust the counts. Return the findings without the marks of gaps."""
+    """Make findings unknown that a gap discovered later puts in doubt. Adjust the counts, and drop the gaps' marks."""
     hosts = connections["pair"][findings["connection"]] // 2
     late = findings["detail"] == lib.MQQB_AUDIT_LATE
     times = findings["packet"]["time"][np.arange(len(findings)), findings["packets"].astype(np.int64) - 1]

@@ -1,20 +1,20 @@
-"""Bodies of messages in JSON or CBOR, decoded into columns.
+"""Decode JSON or CBOR bodies of messages into columns.
 
-The types are strict: a value fits a column, or the body is malformed and says why; nothing is guessed, rounded or cut
-off, with the exceptions named here. A field that is missing is null, as null is; other fields are passed over; of one
-that is there twice, the last counts.
+Types are strict: a value that does not fit its column makes the body malformed, with a reason. Nothing is guessed,
+rounded or truncated, except as listed here. A missing field is null, like null itself. Other fields are ignored. Of
+duplicate fields, the last one counts.
 
 | column | JSON | CBOR |
 |---|---|---|
 | BOOLEAN | true, false | the same |
 | TINYINT, SMALLINT, INT, BIGINT | a number without fraction and exponent, in range | an integer in range |
-| FLOAT, DOUBLE | a number; one that rounds to infinity does not fit | a number, also NaN and the infinities |
-| DECIMAL(p, s) | a number with at most s decimals and p - s digits in front of them | an integer or tag 4, likewise |
+| FLOAT, DOUBLE | a number that does not round to infinity | a number, also NaN and the infinities |
+| DECIMAL(p, s) | a number with at most s decimals and p - s integer digits | an integer or tag 4, likewise |
 | STRING | a string | a text string |
 | BINARY | base64 in a string | a byte string |
 | DATE | `2026-11-21` | the same, or a tag for dates |
-| TIMESTAMP | ISO 8601 with `Z` or an offset; what is below a microsecond is cut off | the same, or tag 0 or 1 |
-| TIMESTAMP_NTZ | ISO 8601 without them | the same |
+| TIMESTAMP | ISO 8601 with `Z` or an offset, truncated to microseconds | the same, or tag 0 or 1 |
+| TIMESTAMP_NTZ | ISO 8601 without `Z` and offset | the same |
 | ARRAY, STRUCT, MAP<STRING, ...> | an array, an object, an object | an array, a map, a map with text keys |
 """
 
@@ -46,7 +46,7 @@ INFINITE = float("inf"), float("-inf")
 _BITS: dict[type[types.DataType], int] = {
     types.ByteType: 8, types.ShortType: 16, types.IntegerType: 32, types.LongType: 64,
 }  # fmt: skip
-# The classes of values that fit a column as they are read from JSON.
+# Classes of JSON values that fit a column.
 _ACCEPTED: dict[type[types.DataType], tuple[type, ...]] = {
     **dict.fromkeys(_BITS, (int,)),
     types.BooleanType: (bool,),
@@ -59,7 +59,7 @@ _ACCEPTED: dict[type[types.DataType], tuple[type, ...]] = {
     types.MapType: (dict,),
     types.ArrayType: (list,),
 }
-# And from CBOR, where they are others.
+# Classes of CBOR values that fit a column.
 _ACCEPTED_CBOR: dict[type[types.DataType], tuple[type, ...]] = {
     **_ACCEPTED,
     types.BinaryType: (bytes,),
@@ -68,7 +68,7 @@ _ACCEPTED_CBOR: dict[type[types.DataType], tuple[type, ...]] = {
 }
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d", re.ASCII)
-_SELF_DESCRIBED = b"\xd9\xd9\xf7"  # a tag in front of CBOR that says that it is CBOR, and nothing of the value
+_SELF_DESCRIBED = b"\xd9\xd9\xf7"  # tag that marks CBOR data
 _NAMES = {
     dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number",
     Decimal: "a number", bytes: "a byte string", type(None): "null",
@@ -76,17 +76,16 @@ _NAMES = {
 
 
 class Misfit(Exception):
-    """A body, or a value in it, does not fit the schema; the text says what and why."""
+    """A body, or a value in it, does not fit the schema. The text names the value and the reason."""
 
 
 class SchemaError(Exception):
-    """The schema asks for what no body can be decoded into; the text names the column."""
+    """The schema has a column that no body can fill. The text names the column."""
 
 
 class Bodies:
-    """Decodes bodies into the columns `fields`, in either format. A column's name is `prefix` and the field's name in
-    the body. Raises SchemaError.
-    """
+    """Decodes JSON or CBOR bodies into the columns `fields`. A column's name is `prefix` followed by the name of the
+    body's field. Raises SchemaError."""
 
     def __init__(self, fields: Sequence[types.StructField], body_format: str = JSON, prefix: str = "") -> None:
         if body_format not in FORMATS:
@@ -102,7 +101,7 @@ class Bodies:
         self._accepted = _ACCEPTED if body_format == JSON else _ACCEPTED_CBOR
 
     def decode(self, bodies: Sequence[bytes]) -> tuple[list[pa.Array], pa.Array]:
-        """The columns of these bodies, and for each body null or the reason why it is malformed; then all its columns
+        """Return the columns, and for each body null or the reason why it is malformed. All columns of a malformed body
         are null."""
         reasons: list[str | None] = []
         columns: list[list[Any]] = [[] for _ in self._fields]
@@ -119,7 +118,7 @@ class Bodies:
         return [pa.array(*one) for one in zip(columns, self._types)], pa.array(reasons, pa.string())
 
     def _convert(self, path: str, kind: types.DataType, value: Any) -> Any:
-        """The value as pyarrow takes it for a column of this type. Raises Misfit."""
+        """Convert a value for pyarrow. Raises Misfit."""
         if value is None or value is cbor2.undefined:
             return None
         if type(value) not in self._accepted[type(kind)]:
@@ -144,9 +143,9 @@ class Bodies:
 
 
 def _check(path: str, kind: types.DataType) -> None:
-    """Raises SchemaError for a type that no body is decoded into."""
+    """Raise SchemaError for a type that bodies cannot fill."""
     if isinstance(kind, types.StructType):
-        seen: dict[str, str] = {}  # tables and SQL do not tell names apart by case
+        seen: dict[str, str] = {}  # tables and SQL ignore case in names
         for field in kind.fields:
             name = f"{path}.{field.name}".lstrip(".")
             if not field.nullable:
@@ -172,7 +171,7 @@ def _name(kind: types.DataType) -> str:
 
 
 def _json_loader(exact: bool) -> Callable[[bytes], dict[Any, Any]]:
-    """exact: fractions as Decimal, for columns that take them as they are written."""
+    """exact: read fractions as Decimal, for DECIMAL columns."""
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is no value of JSON")
@@ -202,7 +201,7 @@ def _load_cbor(body: bytes) -> dict[Any, Any]:
     stream.seek(len(_SELF_DESCRIBED) if body.startswith(_SELF_DESCRIBED) else 0)
     try:
         document = cbor2.CBORDecoder(stream).decode()
-    except Exception as error:  # noqa: BLE001 - tags are decoded by many hands, and none may stop a stream
+    except Exception as error:  # noqa: BLE001 - tags have many decoders, and no error of theirs may stop a stream
         raise Misfit(f"no CBOR: {str(error) or type(error).__name__}") from None
     if stream.tell() != len(body):
         raise Misfit(f"no CBOR: {counted(len(body) - stream.tell(), 'byte')} behind the first item")
@@ -216,7 +215,7 @@ def _kind(value: Any) -> str:
 
 
 def _scalar(path: str, kind: types.DataType, value: Any, cbor: bool) -> Any:
-    """Of a class that the column accepts."""
+    """Convert a value of an accepted class."""
     if (bits := _BITS.get(type(kind))) and not -1 << bits - 1 <= value < 1 << bits - 1:
         raise _out_of_range(path, kind, value)
     if isinstance(kind, (types.FloatType, types.DoubleType)):
@@ -256,7 +255,7 @@ def _float(path: str, kind: types.DataType, value: float | Decimal, cbor: bool) 
 
 
 def _decimal(path: str, kind: types.DecimalType, value: int | Decimal) -> Decimal:
-    # a context that rounds nothing: what has more digits than the column raises Inexact
+    # this context never rounds: too many digits raise Inexact
     context = Context(prec=kind.precision, Emax=999999, Emin=-999999, traps=[Inexact, InvalidOperation])
     number = Decimal(value)
     if not number.is_finite():
@@ -295,6 +294,6 @@ def _out_of_range(path: str, kind: types.DataType, value: Any) -> Misfit:
 def _shown(value: Any) -> str:
     try:
         text = json.dumps(value) if isinstance(value, (str, bool)) else str(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, or deep in something
+    except (ValueError, RecursionError):  # an integer with thousands of digits, or deep nesting
         text = "this"
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."

@@ -1,7 +1,7 @@
-"""Messages of the store as an Arrow table with the columns of segments.SCHEMA.
+"""Convert stored messages to an Arrow table with the columns of segments.SCHEMA.
 
-`mqqb_scan` reads the fixed fields of all packets in one call. Names, labels and GUIDs differ little from message to
-message: each different one is made once. Only headers that few messages have are parsed one by one.
+`mqqb_scan` reads the fixed fields of all packets in one call. Names, labels and GUIDs repeat, so each distinct value is
+converted once. Only rare headers are parsed one by one.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     Words = npt.NDArray[np.int64]
 
 DELIVERIES = ("express", "recoverable", "transactional")
-# What differs from message to message: a dictionary of it costs time and saves nothing.
+# Columns of mostly distinct values: a dictionary would cost time and save nothing.
 _VARIED = frozenset({MESSAGE_KEY, "label", "body", "extension"})
-_COMPRESSED_FROM = 1024  # bytes in a column
-CACHE_MAX = 100_000  # different texts that are remembered, to bound memory
+_COMPRESSED_FROM = 1024  # bytes of a column
+CACHE_MAX = 100_000  # distinct texts remembered; bounds memory
 _NUMBERED = (
     "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number", "previous_tx_sequence_number",
 )  # fmt: skip
@@ -45,10 +45,10 @@ _SELECTORS = core.USER_DQ | core.USER_AQ | core.USER_RQ | core.USER_CQ
 
 
 class _Packets:
-    """The packets of some messages, one behind the other, and what mqqb_scan finds in them."""
+    """The concatenated packets of some messages, with the results of mqqb_scan."""
 
     def __init__(self, messages: Sequence[StoredMessage]) -> None:
-        """Raises StoreError if these are not as many messages."""
+        """Raise StoreError for a damaged message."""
         self.each = [message.packet for message in messages]
         self.data = b"".join(self.each)
         self._octets = np.frombuffer(self.data, np.uint8)
@@ -74,22 +74,22 @@ class _Packets:
         return values
 
     def cut(self, at: Words, sizes: Words | int) -> list[bytes]:
-        """The bytes at these places."""
+        """Return the bytes at these offsets."""
         return [self.data[begin:end] for begin, end in zip(at.tolist(), (at + sizes).tolist())]
 
     def properties(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
-        """A field of the MessagePropertiesHeaders, a row for each."""
+        """Return a field of the MessagePropertiesHeaders, one row a message."""
         found: npt.NDArray[np.uint8] = self._octets[(self._properties + offset)[:, None] + np.arange(size)]
         return found
 
     def word(self, offset: int) -> Words:
-        """A field of four bytes of the MessagePropertiesHeader."""
+        """Return a four-byte field of the MessagePropertiesHeaders."""
         values: Words = self.properties(offset, 4).view("<u4")[:, 0].astype(np.int64)
         return values
 
 
 class Columns:
-    """Makes tables, and remembers texts from one to the next. queue_manager: the GUID of the one that exports."""
+    """Makes tables and remembers texts between them. queue_manager: GUID of the exporting queue manager."""
 
     def __init__(self, queue_manager: str) -> None:
         self._queue_manager = queue_manager
@@ -98,12 +98,12 @@ class Columns:
         self._names: dict[bytes, tuple[str | None, ...]] = {}
 
     def table(self, queue: str, messages: Sequence[StoredMessage]) -> pa.Table:
-        """These messages of a queue, in their order. Raises StoreError for one that is damaged in the store."""
+        """Convert messages of a queue, in their order. Raise StoreError for a damaged message."""
         packets = _Packets(messages)
         column, word = packets.column, packets.word
         user_flags, tx_flags, base_flags = column("USER_FLAGS"), column("TX_FLAGS"), column("BASE_FLAGS")
         bodies, extensions = column("BODY_OFFSET"), word(52)
-        outside = (user_flags & core.USER_TH) == 0  # of transactions
+        outside = (user_flags & core.USER_TH) == 0  # not in a transaction
         delivery = np.where(~outside, 2, (user_flags & core.USER_DM) != 0).astype(np.int8)
         made: dict[str, Any] = {
             QUEUE_MANAGER: pa.repeat(self._queue_manager, len(messages)),
@@ -141,7 +141,7 @@ class Columns:
         return pa.table([_as(made[field.name], field.type) for field in SCHEMA], SCHEMA)
 
     def _named(self, packets: _Packets) -> dict[str, list[str | None]]:
-        """The queues of the UserHeaders. What they mean depends on what is in front of them, too."""
+        """Return the queue names of the UserHeaders. Their meaning also depends on preceding fields."""
         wanted = ("SOURCE_OFFSET", "PROPERTIES_OFFSET", "USER_FLAGS", "TX_FLAGS")
         data = packets.data
         rows = []
@@ -153,7 +153,7 @@ class Columns:
             elif bits & core.USER_TH:
                 end -= 36 if tx_flags & core.TX_CG else 20
             key = data[start + 16 : start + 32] + (bits & _SELECTORS).to_bytes(4, "little") + data[start + 48 : end]
-            if bits & (core.USER_AQ | core.USER_RQ):  # these may be queues of the source
+            if bits & (core.USER_AQ | core.USER_RQ):  # may be queues of the source
                 key += packets.sources[index]
             names = self._names.get(key)
             if names is None:
@@ -180,12 +180,12 @@ def _time(values: Words) -> pa.Array:
 
 
 def _limit(values: Words) -> pa.Array:
-    """Seconds; null where there is no limit."""
+    """Convert seconds; null means no limit."""
     return pa.array(values, mask=values == compose.FOREVER)
 
 
 def _fixed(values: npt.NDArray[np.uint8]) -> pa.Array:
-    """Rows of bytes as a binary column."""
+    """Convert rows of bytes to a binary column."""
     count, size = values.shape
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(values.tobytes())])
@@ -227,7 +227,7 @@ def _names(packet: bytes) -> tuple[str | None, ...]:
 
 
 def _rare(parts: Sequence[bytes], wanted: npt.NDArray[np.bool_]) -> dict[str, list[Any]]:
-    """Columns of headers that few messages have."""
+    """Return the columns of rare headers."""
     names = (
         "report_queue",
         "sender_id",
@@ -255,10 +255,10 @@ def _rare(parts: Sequence[bytes], wanted: npt.NDArray[np.bool_]) -> dict[str, li
 
 
 def parquet(table: pa.Table) -> pa.Buffer:
-    """A segment's table as a file, one row group.
+    """Write a segment's table as a Parquet file with one row group.
 
-    Numbers are stored as differences, what repeats as a dictionary, and only the rest is compressed: of 1,000 messages
-    zstd for each of 43 columns takes as long as all else, to write and to read them, and saves nothing."""
+    Integers are delta-encoded and repeated values use a dictionary; only other columns of some size are compressed. For
+    1,000 messages, zstd on all 43 columns doubles the time to write and to read, and saves nothing."""
     numbers = [field.name for field in table.schema if pa.types.is_integer(field.type) or field.type == TIME]
     sizes = {name: pc.sum(pc.binary_length(table[name])).as_py() or 0 for name in _VARIED}
     sink = pa.BufferOutputStream()

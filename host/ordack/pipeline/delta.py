@@ -1,13 +1,12 @@
-"""A table of Delta Lake, as `ordack pipeline ingest` writes it: through delta-rs, without a checkpoint beside it.
+"""A Delta Lake table of `ordack pipeline ingest`, written through delta-rs without a separate checkpoint.
 
-The table's log itself keeps how far each queue in each folder of segments is in the table: an application transaction
-of Delta's, `ordack/FOLDER/QUEUE`, whose version is the serial of the last segment. A commit names the files of a batch
-and these serials at once, so a batch is in the table and counted, or neither. Delta refuses a commit if another commit
-has changed a serial meanwhile: of two ingests of the same queue, the later one reads the table anew and goes on there.
-`ordack/FOLDER` says that the folder is known.
+The table's log records the progress of each queue in each folder as a Delta application transaction,
+`ordack/FOLDER/QUEUE`. Its version is the serial of the last segment. One commit has both a batch's files and its
+serials, so the commit is atomic. Delta refuses a commit if another one changed a serial: the later of two ingests of a
+queue then reads the table again and continues there. `ordack/FOLDER` marks a known folder.
 
-A table that is restored to an older version keeps its transactions, though their rows are gone: it is refused.
-`ordack.heeded` in what Delta keeps about a commit is the version up to which an ingest has looked for restores.
+A table restored to an older version is refused, because it keeps its transactions without their rows. `ordack.heeded`
+in a commit's metadata is the version up to which an ingest has looked for restores.
 """
 
 from __future__ import annotations
@@ -56,24 +55,24 @@ from ordack.pipeline.lake import (
 
 APPLICATION = "ordack"
 HEEDED = "ordack.heeded"
-UNHEEDED = "delta.setTransactionRetentionDuration"  # would make a table forget what is in it
-# Readers pass over files by the statistics of these columns. Others have none: readers do not agree where NaN stands. A
-# table has to say so: where a reader expects statistics and there are none, it finds no row.
+UNHEEDED = "delta.setTransactionRetentionDuration"  # would make a table forget its segments
+# Readers skip files by the statistics of these columns. Other columns have none, because readers order NaN differently.
+# The table must list them: a reader that expects missing statistics finds no row.
 STATISTICS = ("queue_manager", "queue", "lookup_id", "arrived", "message_key", "message_id", "label", "sent_time")
 SKIPPING = "delta.dataSkippingStatsColumns"
 _ON, _OFF = (ColumnProperties(statistics_enabled=level) for level in ("CHUNK", "NONE"))
 WRITER = WriterProperties(
     compression="ZSTD", default_column_properties=_OFF, column_properties=dict.fromkeys(STATISTICS, _ON)
 )
-# delta-rs would make checkpoints behind commits, and delete commits in them before they are on disk.
+# delta-rs would write checkpoints after commits, and delete their commits before the checkpoints are on disk.
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _HINT = "_last_checkpoint"
 
 
 class Delta:
-    """An open table, as lake.Lake has it, made if there is none. columns: those of the rows. decoding: how its bodies
-    are decoded, which it keeps. Raises IngestError, IngestUnusable."""
+    """An open table that implements lake.Lake; made if missing. columns: of the rows. decoding: of the bodies; the
+    table keeps it. Raises IngestError, IngestUnusable."""
 
     def __init__(self, table: str, columns: pa.Schema, decoding: Decoding | None = None) -> None:
         if "%" in table:
@@ -92,7 +91,7 @@ class Delta:
         try:
             if not DeltaTable.is_deltatable(uri_of(self.folder)):
                 check_empty(self.folder)
-                with contextlib.suppress(DeltaError):  # another ingest is faster; if not, there is no table to open
+                with contextlib.suppress(DeltaError):  # another ingest may be faster; otherwise opening fails
                     DeltaTable.create(
                         uri_of(self.folder),
                         Schema.from_arrow(pa.schema([column.with_nullable(True) for column in columns])),
@@ -106,7 +105,7 @@ class Delta:
             raise IngestError(f"cannot open or make the table {self.folder}: {first_line(error)}") from None
 
     def _check(self, columns: pa.Schema) -> None:
-        """Refuse what this does not fit. Raises IngestError, IngestUnusable."""
+        """Refuse a table that does not fit the columns. Raises IngestError, IngestUnusable."""
         told = self._table.metadata().configuration
         if UNHEEDED in told:
             raise IngestUnusable(
@@ -131,12 +130,12 @@ class Delta:
             raise IngestError(f"cannot change properties of {self.folder}: {first_line(error)}") from None
 
     def _look(self) -> None:
-        """Read what is in the table now. Raises IngestError."""
+        """Read serials and folders from the table. Raises IngestError."""
         self.serials, self.known, self._table = _read(self.folder)
         self._seen = self._table.version()
 
     def catch_up(self) -> None:
-        """As lake.Lake has it. A look makes a checkpoint."""
+        """See lake.Lake. Reading changes makes a checkpoint."""
         try:
             self._table.update_incremental()
         except (DeltaError, OSError) as error:
@@ -145,11 +144,11 @@ class Delta:
             self._look()
 
     def check_there(self) -> None:
-        """As lake.Lake has it."""
+        """See lake.Lake."""
         check_there(self.folder, "_delta_log")
 
     def find(self, where: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """As lake.Lake has it."""
+        """See lake.Lake."""
         query = f"SELECT {', '.join(columns)} FROM messages WHERE {where}"
         try:
             found = QueryBuilder().register("messages", self._table).execute(query)
@@ -158,7 +157,7 @@ class Delta:
             raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
 
     def commit(self, rows: pa.Table, reached: Mapping[Place, int], new: set[str]) -> bool:
-        """As lake.Lake has it."""
+        """See lake.Lake."""
         before = {place: self.serials.get(place) for place in reached}
         told = {f"{APPLICATION}/{folder}": 1 for folder in sorted(new)}
         told |= {f"{APPLICATION}/{place.folder}/{place.queue}": serial for place, serial in reached.items()}
@@ -175,7 +174,7 @@ class Delta:
                     post_commithook_properties=_NO_HOOKS,
                 )
             except (DeltaError, OSError) as error:
-                self._look()  # others have committed, or even deleted the log up to there
+                self._look()  # others may have committed, or even deleted the log up to this version
                 if new & self.known or before != {place: self.serials.get(place) for place in reached}:
                     return False
                 if attempt == ATTEMPTS - 1 or (attempt and not isinstance(error, CommitFailedError)):
@@ -187,14 +186,14 @@ class Delta:
         self.known |= new
         if self._table.version() == version + 1:
             self._seen = version + 1
-        else:  # others have committed, too, and may have restored the table
+        else:  # others have committed too, and may have restored the table
             self._look()
         return True
 
 
 def uri_of(table: str) -> str:
-    """As delta-rs takes a folder or URL. Raises IngestUnusable for a bucket that is not there: delta-rs tries for a
-    minute, and does not say it."""
+    """Return the URI for delta-rs. Raise IngestUnusable for a missing bucket, because delta-rs retries for a minute and
+    then gives no reason."""
     if scheme_of(table) in S3:
         try:
             RemotePath(path_of(table).parts[0]).stat()
@@ -203,12 +202,12 @@ def uri_of(table: str) -> str:
         except FileNotFoundError as error:
             raise IngestUnusable(f"cannot use {table}: {error.strerror}") from None
         except OSError:
-            pass  # a key that may not do this may do the rest
+            pass  # a key without this right may suffice for the rest
     return table if scheme_of(table) else Path(table).absolute().as_uri()
 
 
 def log_of(folder: str) -> tuple[fs.FileSystem, str]:
-    """The file system and the folder of the log of the table in this folder or URL. Raises ValueError, OSError."""
+    """Return file system and path of a table's log. Raises ValueError, OSError."""
     if scheme_of(folder) not in S3:
         system, path = fs.FileSystem.from_uri(folder if scheme_of(folder) else Path(folder).absolute().as_uri())
     else:
@@ -219,7 +218,7 @@ def log_of(folder: str) -> tuple[fs.FileSystem, str]:
 
 
 def _sync(folder: str, behind: int, until: int) -> None:
-    """Rows and log of the commits behind one version survive a loss of power, where that can be had."""
+    """Make rows and log of the commits after `behind`, up to `until`, survive a power loss, in a local folder."""
     if scheme_of(folder):
         return
     log = Path(folder, "_delta_log")
@@ -232,12 +231,12 @@ def _sync(folder: str, behind: int, until: int) -> None:
                 file = Path(folder, unquote(action["add"]["path"]))
                 paths |= {file, file.parent}
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # others have put files together meanwhile
+        with contextlib.suppress(FileNotFoundError):  # others may have compacted files meanwhile
             sync(path)
 
 
 def _sync_checkpoint(folder: str, version: int) -> None:
-    """Commits in it may be deleted."""
+    """Sync a checkpoint, because commits in it may be deleted."""
     if not scheme_of(folder):
         log = Path(folder, "_delta_log")
         for path in (*log.glob(f"{version:020}.checkpoint*"), log / _HINT, log):
@@ -245,8 +244,8 @@ def _sync_checkpoint(folder: str, version: int) -> None:
 
 
 def _opened(folder: str) -> DeltaTable:
-    """Without checkpoints that cannot be read, as a loss of power leaves them: they are moved aside where the commits
-    tell everything. Raises DeltaError, OSError, IngestUnusable."""
+    """Open a table. Unreadable checkpoints, as left by a power loss, are moved aside if the commits suffice. Raises
+    DeltaError, OSError, IngestUnusable."""
     try:
         return DeltaTable(uri_of(folder))
     except (DeltaError, OSError) as error:
@@ -271,7 +270,7 @@ def _opened(folder: str) -> DeltaTable:
 
 
 def _damaged(system: fs.FileSystem, log: str) -> list[str]:
-    """The checkpoints that cannot be read; if there are any, or the newest has gone, also what names the newest."""
+    """Return the unreadable checkpoints, and the file that names the newest checkpoint if there is one."""
     names = {file.base_name for file in system.get_file_info(fs.FileSelector(log))}
     checkpoints = {name for name in names if _CHECKPOINT.fullmatch(name)}
     damaged = []
@@ -284,7 +283,7 @@ def _damaged(system: fs.FileSystem, log: str) -> list[str]:
 
 
 def open_table(table: str) -> DeltaTable:
-    """A table that is there. Raises IngestError, IngestUnusable."""
+    """Open an existing table. Raises IngestError, IngestUnusable."""
     try:
         if DeltaTable.is_deltatable(uri_of(table)):
             return _opened(table)
@@ -294,7 +293,7 @@ def open_table(table: str) -> DeltaTable:
 
 
 def properties_of(table: str) -> Mapping[str, str]:
-    """None, if there is no table. Raises IngestError, IngestUnusable."""
+    """Return a table's properties; {} if there is no table. Raises IngestError, IngestUnusable."""
     try:
         return _opened(table).metadata().configuration if DeltaTable.is_deltatable(uri_of(table)) else {}
     except (DeltaError, OSError) as error:
@@ -302,16 +301,16 @@ def properties_of(table: str) -> Mapping[str, str]:
 
 
 def read_serials(table: str) -> dict[Place, int]:
-    """The last segment of each queue that is in a table. Raises IngestError, IngestUnusable."""
+    """Return the last segment of each queue in a table. Raises IngestError, IngestUnusable."""
     return _read(table)[0]
 
 
 def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
-    """The last segment of each queue that is in a table, the folders that it knows, and the table as it is then.
+    """Return the last segment of each queue in a table, the known folders, and the open table.
 
-    They are read from a checkpoint of Delta's, made for it; where the table may only be read, from the last one and the
-    commits behind it. delta-rs tells one transaction at a time, and reads the log for each. Raises IngestError,
-    IngestUnusable."""
+    They come from a new Delta checkpoint. For a read-only table they come from the last checkpoint and the later
+    commits. delta-rs itself reads the log once for each transaction. Raises IngestError, IngestUnusable.
+    """
     try:
         opened = open_table(table)
         system, log = log_of(table)
@@ -343,12 +342,12 @@ def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
 
 
 def _ours(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The transactions of ingests among these."""
+    """Return the transactions of ingests."""
     return {entry["appId"]: entry["version"] for entry in entries if entry["appId"].startswith(f"{APPLICATION}/")}
 
 
 def _commit(system: fs.FileSystem, log: str, version: int) -> tuple[dict[str, Any], dict[str, int]]:
-    """What Delta keeps about a commit, and its transactions. Raises OSError."""
+    """Return a commit's metadata, and its transactions of ingests. Raises OSError."""
     with system.open_input_stream(f"{log}/{version:020}.json") as commit:
         actions = [json.loads(line) for line in commit.read().splitlines()]
     about: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
@@ -356,8 +355,8 @@ def _commit(system: fs.FileSystem, log: str, version: int) -> tuple[dict[str, An
 
 
 def _check_restores(table: str, system: fs.FileSystem, log: str, until: int) -> None:
-    """Raises IngestUnusable if a commit up to a version restored the table and no ingest has looked for it. Delta
-    deletes its log after some time: what it has deleted is not looked for. Raises OSError."""
+    """Raise IngestUnusable if a commit up to version `until` restored the table and no ingest has looked for it.
+    Commits that Delta has deleted are not checked. Raises OSError."""
     heeded = -1
     while until > heeded:
         try:

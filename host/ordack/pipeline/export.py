@@ -1,15 +1,15 @@
-"""`ordack export`: from queues to segments, each message in exactly one of them.
+"""`ordack export`: moves messages from queues to segments, each message to exactly one segment.
 
-A segment comes to be in this order, so that a kill at any instant leaves no message missing, and none in two places:
+A segment is made in this order, so that a kill at any instant neither loses nor duplicates a message:
 
-1. Messages are received: they stay on disk, hidden from other receivers; if this process dies they are available again.
-2. The segment's file is written under its hidden name and synced, then the folder.
-3. One store transaction removes the messages as received, with all that follows from it (FinalAcks, journals), and
-   records the segment as pending. This is the instant that counts.
-4. The file gets its final name, the folder is synced, the record is no longer pending.
+1. Messages are received: they stay on disk, hidden from other receivers. If the process dies, they are available again.
+2. The segment's file is written under a hidden name and synced, then the folder is synced.
+3. One store transaction removes the messages as received, with FinalAcks and journal copies, and records the segment
+   as pending. This transaction decides.
+4. The file gets its final name, the folder is synced, and the record is no longer pending.
 
-Whoever exports this queue next finishes step 4 of a pending segment, and removes hidden files that are not recorded.
-The folder's marker is read before step 1 and after step 2: a segment lands in no folder that took its place.
+The next export of the queue finishes step 4 of a pending segment and removes unrecorded hidden files. The folder's
+marker is read before step 1 and after step 2, so that no segment lands in a replacement folder.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import NotTaken, StoredMessage
 from ordack.store.queues import Export
 
-ROWS = 10_000  # of a segment, at most
-SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has less, to bound memory
-LOCKED_S = 0.04  # that one segment may keep others from writing; design: nothing holds the writer for 50 ms
-LEAST_ROWS = 100  # of the first one; then it is known how long the store is locked for a message
-LOST = "lost+found"  # is in every file system of some kinds
-AGE_S = 1.0  # that a message waits for others when exports go on
+ROWS = 10_000  # of a segment
+SEGMENT_BYTES = 32 << 20  # of packets, after which a segment takes no further batch; bounds memory
+LOCKED_S = 0.04  # lock time of one segment: nothing may hold the store's writer for 50 ms
+LEAST_ROWS = 100  # of the first segment, before the lock time per message is known
+LOST = "lost+found"  # exists in new file systems of some kinds
+AGE_S = 1.0  # time that a message waits for others in follow()
 POLL_S = 0.02  # while messages wait for others
-STOP_S = 0.5  # until a stop is heeded while nothing comes
-CLAIM_S = 1.0  # after which no other export to a new folder in a bucket puts its marker there
+STOP_S = 0.5  # until an idle export notices a stop
+CLAIM_S = 1.0  # until concurrent exports to a new bucket folder have written their markers
 
-# Values of Export.pending. A segment that was given up becomes visible all the same if its folder is there again.
+# Values of Export.pending. A segment given up still becomes visible if its folder returns.
 DONE, PENDING, GIVEN_UP = 0, 1, 2
 
 
 class Exported(NamedTuple):
-    """A segment that has become visible. `bytes`: of the file. `recovered`: an earlier export had recorded it."""
+    """A segment that became visible. bytes: of the file. recovered: an earlier export had recorded it."""
 
     queue: str
     serial: int
@@ -77,21 +77,21 @@ class Exported(NamedTuple):
 
 
 class Folder:
-    """An export folder, here or in a bucket. Raises FolderError where the operating system or the server refuses.
+    """An export folder, here or in a bucket. Raises FolderError if the operating system or the server refuses.
 
-    In a bucket an object is there as a whole or not at all, and to rename it is to copy it and delete it then. So a
-    segment's final name means that it is complete there, too.
+    An object in a bucket appears atomically; renaming copies and then deletes it. So a final name means a complete
+    segment there, too.
     """
 
     def __init__(self, path: AnyPath) -> None:
-        """Open it; make it first if there is none."""
+        """Open the folder, or make it."""
         self.path = path
         self.name = legible(str(self.path))
         with self._errors("open the folder"):
             if isinstance(path, RemotePath):
                 RemotePath(path.parts[0]).stat()
             else:
-                with contextlib.suppress(FileExistsError):  # if it is none, iterdir() says so
+                with contextlib.suppress(FileExistsError):  # iterdir() reports a path that is not a folder
                     path.mkdir(parents=True)
                 next(path.iterdir(), None)
 
@@ -103,11 +103,11 @@ class Folder:
             raise FolderError(f"cannot {what} {self.name}: {error.strerror or error}") from None
 
     def _file(self, name: str) -> AnyPath:
-        """As it is now, whatever was listed before."""
+        """Return the path without cached listing data."""
         return RemotePath(self.path, name) if isinstance(self.path, RemotePath) else self.path / name
 
     def check_in_place(self, marker: Marker) -> None:
-        """Raises FolderError if the folder is not under its name any more: nobody would find what is put there."""
+        """Raise FolderError if the folder has lost its name, because readers would not find a new segment."""
         if read_marker(self.path) != marker:
             raise FolderError(
                 f"{self.name} was moved, deleted or replaced while it was exported to. Nothing more was "
@@ -115,8 +115,8 @@ class Folder:
             )
 
     def claim(self, content: bytes) -> None:
-        """Put a marker there, unless another export is faster."""
-        if isinstance(self.path, RemotePath):  # a server has no lock: the last one that is put there counts
+        """Write the marker unless another export was faster."""
+        if isinstance(self.path, RemotePath):  # a server has no lock: the last marker wins
             with self._errors("write to the folder"):
                 self._file(MARKER).write_bytes(content)
             time.sleep(CLAIM_S)
@@ -129,17 +129,17 @@ class Folder:
                 new.unlink()
             except FileExistsError:
                 new.unlink()
-            except OSError:  # a file system that has no links
+            except OSError:  # a file system without links
                 new.rename(self.path / MARKER)
         self.sync()
 
     def names(self) -> list[str]:
-        """All files, hidden ones too."""
+        """Return all names, including hidden files."""
         with self._errors("read the folder"):
             return names(self.path) if self.path.exists() else []
 
     def write(self, name: str, content: pa.Buffer | bytes) -> None:
-        """Write a file durably, in place of an older one."""
+        """Write a file durably, replacing an older one."""
         with self._errors("write to the folder"):
             path = self._file(name)
             if isinstance(path, RemotePath):
@@ -163,14 +163,14 @@ class Folder:
         self.sync()
 
     def sync(self) -> None:
-        """Make the names durable, where the file system knows of that."""
+        """Make the names durable, if the file system supports it."""
         if isinstance(self.path, RemotePath):
             return
         with self._errors("write to the folder"):
             try:
                 sync(self.path)
             except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # mounted ones may not
+                if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # some mounted file systems cannot
                     raise
 
     def remove(self, name: str) -> None:
@@ -179,13 +179,13 @@ class Folder:
             self._file(name).unlink()
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None if there is none; -1 if it is no file."""
+        """Return a file's size; None if it is missing; -1 if it is not a file."""
         with self._errors(f"look at {name} in the folder"):
             path = self._file(name)
             return path.stat().st_size if path.is_file() else -1 if path.exists() else None
 
     def rows(self, name: str) -> int | None:
-        """Rows of a segment's file; None if it is none."""
+        """Return the number of a segment's rows; None if the file is unreadable."""
         try:
             with self._file(name).open("rb") as file:
                 return int(pq.read_metadata(file).num_rows)
@@ -194,14 +194,14 @@ class Folder:
 
 
 class Exporter:
-    """Exports queues of a store to a folder of segments, which is made if there is none.
+    """Exports queues of a store to a folder of segments. Makes the folder if missing.
 
-    Raises NoSuchQueue and BadName; StoreBusy if another export works on one of the queues; FolderError if the folder
-    cannot be used, belongs to another queue manager, or if a segment is recorded that is not to be found: it says which
-    messages are in it. With `anew` that one is given up, and a folder may take the place of one that is gone.
+    Raises NoSuchQueue, BadName; StoreBusy if another export has one of the queues; FolderError if the folder is
+    unusable, belongs to another queue manager, or lacks a recorded segment (the text names its messages). anew: give up
+    such a segment, and allow a new folder in place of a missing one.
 
-    rows: at most so many messages are in one segment; fewer if their removal would keep others from the store for long.
-    tell: takes what an operator should know.
+    rows: maximum of a segment; a segment has fewer if removing its messages would lock the store for long. tell:
+    receives messages for the operator.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Exporter:
         self._columns = Columns(guids.guid_text(client.store.guid))
         self._affordable = LEAST_ROWS
         self._queues = list({queue.identifier: queue for queue in map(client.queue, queues)}.values())
-        self._last: dict[int, Export] = {}  # by queue; serial 0 if there is none yet
+        self._last: dict[int, Export] = {}  # by queue; serial 0 before the first segment
         self._recovered: list[Exported] = []
         with contextlib.ExitStack() as held:
             held.enter_context(self._store.exports.lock({queue.identifier: queue.name for queue in self._queues}))
@@ -254,13 +254,13 @@ class Exporter:
         self.close()
 
     def close(self) -> None:
-        """Let others export these queues."""
+        """Release the queues for other exports."""
         self._held.close()
 
-    # ---- what was there before
+    # ---- state of earlier exports
 
     def _claim(self) -> Marker:
-        """Read the folder's marker, or make it, if nobody's segments are there."""
+        """Read the folder's marker. Write one if the folder has no segments."""
         marker = read_marker(self._folder.path) or self._mark()
         self._marker = marker
         if all(export.folder != marker.folder for export in self._store.exports.all()):
@@ -268,7 +268,7 @@ class Exporter:
         return marker
 
     def _check_replacement(self, name: str) -> None:
-        """Raises FolderError if a folder of this name would take the place of one that is gone."""
+        """Raise FolderError if a folder of this name would replace a missing one."""
         if not self._anew and any(export.path == name for export in self._store.exports.all()):
             raise FolderError(
                 f"this store has exported to {name} before, and that folder is not there any more: is it "
@@ -303,7 +303,7 @@ class Exporter:
             )
 
     def _take_up(self, queue: Queue) -> None:
-        """Finish what earlier exports of a queue have left."""
+        """Finish the pending segments of earlier exports of a queue."""
         self._last[queue.identifier] = Export(queue.name, self._marker.folder, self._folder.name, 0, "", 0, 0, 0)
         for export in self._store.exports.all(queue.name):
             if export.folder == self._marker.folder:
@@ -313,13 +313,13 @@ class Exporter:
                 self._save(export._replace(pending=GIVEN_UP))
 
     def _take_up_deleted(self) -> None:
-        """Finish what is pending of queues that are gone: nobody else will."""
+        """Finish the pending segments of deleted queues, because no later export does."""
         for export in self._store.exports.all():
             if export.pending and export.folder == self._marker.folder and not self._store.queues.find(export.queue):
                 self._finish(export)
 
     def _finish(self, export: Export) -> Export:
-        """Make the last segment visible, if it is not known to be; what is to be recorded of it."""
+        """Make a pending segment visible. Return its new record."""
         name = hidden(export.name)
         if not export.pending:
             pass
@@ -334,7 +334,7 @@ class Exporter:
                 problem = f"the file {name} in {self._folder.name} is damaged"
             if problem:
                 self._give_up(export, problem)
-                self._folder.write(name, parquet(SCHEMA.empty_table()))  # readers wait for the next serial
+                self._folder.write(name, parquet(SCHEMA.empty_table()))  # readers expect this serial
             self._folder.rename(name, export.name)
             if not problem:
                 self._recovered.append(_exported(export, True))
@@ -346,7 +346,7 @@ class Exporter:
         self._client.order("save_export", *export)
 
     def _give_up(self, export: Export, problem: str) -> None:
-        """Do without a segment that was recorded, if that is what the operator wants."""
+        """Give up a recorded segment if the operator allows it."""
         _, _, first, last = parse_name(export.name) or ("", 0, 0, 0)
         text = (
             f"{counted(export.messages, 'message')} of the queue {export.queue}, lookup ids {first} to {last}: in "
@@ -359,7 +359,7 @@ class Exporter:
         self._tell(f"given up: {text}")
 
     def _clean(self, queue: Queue) -> None:
-        """Remove hidden files of a queue that no transaction has recorded; their messages are in the queue."""
+        """Remove a queue's hidden files that no transaction recorded. Their messages are still in the queue."""
         last = self._last[queue.identifier]
         serials = [last.serial]
         for name in self._folder.names():
@@ -379,9 +379,9 @@ class Exporter:
     # ---- exporting
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Exported]:
-        """Export what is in the queues now; what arrives meanwhile may be left there. Gives each segment when it is
-        visible, those of earlier exports first. Ends early, with a whole segment, when stop() is true. Raises
-        FolderError, for example if there is no room in the folder: messages stay in their queues."""
+        """Export the messages now in the queues; later arrivals may stay. Yield each segment when it is visible,
+        segments of earlier exports first. Stop after a whole segment when stop() is true. Raises FolderError, for
+        example for a full disk; messages then stay in their queues."""
         while self._recovered:
             yield self._recovered.pop(0)
         for queue in self._queues:
@@ -394,13 +394,13 @@ class Exporter:
                 yield exported
 
     def follow(self, stop: Callable[[], bool], age: float = AGE_S) -> Iterator[Exported]:
-        """Export what comes, until stop() is true: when there is enough for a segment, or when this has known of a
-        message for `age` seconds."""
+        """Export arrivals until stop() is true. A segment is made when it is full, or when a message has been known for
+        `age` seconds."""
         while self._recovered:
             yield self._recovered.pop(0)
-        known: dict[int, float] = {}  # when messages were first seen in a queue
+        known: dict[int, float] = {}  # first sight of messages, by queue
         while not stop():
-            self._store.changed()  # before looking, so that nothing slips in between
+            self._store.changed()  # before looking, so that no change is missed
             moved = waiting = False
             for queue in self._queues:
                 messages, size = self._state(queue)
@@ -413,7 +413,7 @@ class Exporter:
                     waiting = True
                     continue
                 exported = self._export(queue, self._rows)
-                if exported is None or exported.messages >= messages:  # else the rest has waited, too
+                if exported is None or exported.messages >= messages:  # else the rest has waited too
                     del known[queue.identifier]
                 if exported is not None:  # else other receivers hold them, or they have expired
                     moved = True
@@ -426,15 +426,15 @@ class Exporter:
                 self._store.wait(min(LOOK_AGAIN_S, STOP_S))
 
     def _state(self, queue: Queue) -> tuple[int, int]:
-        """How many messages are in a queue, and their bytes."""
+        """Return the number and bytes of a queue's messages."""
         state = self._store.queues.find(queue.identifier)
         if state is None:
             raise StoreError(f"the queue {queue.name} was deleted")
         return state.messages, state.bytes
 
     def _export(self, queue: Queue, limit: int) -> Exported | None:
-        """Make one segment of up to `limit` messages; None if there is none to be had. When a `serve` ends meanwhile,
-        what it had given is in the queue again: this begins anew."""
+        """Make one segment of up to `limit` messages; None if none are available. Repeat if a `serve` ends meanwhile,
+        because its messages return to the queue."""
         while True:
             with contextlib.suppress(NotTaken):
                 return self._export_once(queue, limit)
@@ -467,7 +467,7 @@ class Exporter:
             self._affordable = max(int(pace * LOCKED_S), LEAST_ROWS)
         except StoreUnknown as error:
             raise self._unknown(export, error.reason) from None
-        except (FolderError, StoreError):  # after any other error, the next export finds out
+        except (FolderError, StoreError):  # after other errors, the next export cleans up
             self._client.access.put_back(keys)
             if export not in self._store.exports.all(export.queue):
                 with contextlib.suppress(FolderError):
@@ -485,13 +485,13 @@ class Exporter:
                 "the queue: the next export to this folder makes them visible"
             ) from None
         self._last[queue.identifier] = export
-        with contextlib.suppress(StoreError):  # it is visible, and told so; if this fails, the next segment comes to it
+        with contextlib.suppress(StoreError):  # already visible; if saving fails, the next segment repeats it
             self._save(export._replace(pending=DONE))
             self._last[queue.identifier] = export._replace(pending=DONE)
         return _exported(export, False)
 
     def _unknown(self, export: Export, reason: str) -> StoreUnknown:
-        """The store did not say whether these messages have left it."""
+        """Return the error for a commit of unknown outcome."""
         return StoreUnknown(
             f"{counted(export.messages, 'message')} of the queue {export.queue} moved to the segment "
             f"{export.name}, or did not: {reason}",

@@ -1,8 +1,7 @@
-"""Folders of segments that are read together: which there are, and what of them is still to be read.
+"""Folders of segments that one reader reads: their list, and the segments not read yet.
 
-A folder is named, or found by a pattern (`/data/plant-*`) whenever it is looked, so that one that appears later is
-read, too. What a reader has read is told by one serial for each queue in each folder. A folder keeps its identifier
-when it is moved.
+A pattern (`/data/plant-*`) is expanded at each look, so new folders are found. A reader's progress is one serial for
+each queue in each folder. A folder keeps its identifier when it is moved.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from ordack.config.paths import AnyPath, NotLocal, is_pattern, matching, path_of
 from ordack.pipeline import segments
 from ordack.pipeline.segments import MARKER, SUFFIX, ExportedSegment, FolderError, FolderMissing, Marker, OptionError
 
-NAMED_MAX = 10  # of the files that are passed over
+NAMED_MAX = 10  # of the files passed over
 
 
 class Place(NamedTuple):
-    """A queue in a folder, of which segments have consecutive serials. folder: its identifier."""
+    """A queue in a folder, with segments of consecutive serials. folder: its identifier."""
 
     folder: str
     queue: str
 
 
-Serials = Mapping[Place, int]  # the last one that was read, say
+Serials = Mapping[Place, int]  # such as the last one read
 
 
 class FoundSegment(NamedTuple):
-    """A segment and whose it is."""
+    """A segment with the marker of its folder."""
 
     marker: Marker
     segment: ExportedSegment
@@ -49,10 +48,10 @@ class FoundSegment(NamedTuple):
 
 
 class Folders:
-    """The folders that are named, or match the patterns, when they are looked at. queue: only this one.
+    """Folders that have a given name or match a pattern at each look. queue: only this queue.
 
-    Raises OptionError and FolderError: for a name where there is no folder of segments, a pattern that matches none,
-    and two copies of one folder.
+    Raises OptionError, and FolderError for a name without a folder of segments, a pattern without matches, and two
+    copies of one folder.
     """
 
     def __init__(self, named: Sequence[str], queue: str | None = None) -> None:
@@ -64,7 +63,7 @@ class Folders:
             raise OptionError(str(error)) from None
         except BadName as error:
             raise OptionError(f"option queue (--queue): {error}") from None
-        self._queues: dict[Place, list[FoundSegment]] = {}  # as the folders were when they were looked at last
+        self._queues: dict[Place, list[FoundSegment]] = {}  # at the last look
         self._others: dict[AnyPath, list[str]] = {}
         self.now()
 
@@ -72,7 +71,7 @@ class Folders:
         return ", ".join(self._named)
 
     def now(self) -> dict[AnyPath, Marker]:
-        """The folders that are there. What else a pattern matches is passed over."""
+        """Return the folders present now. Other matches of a pattern are ignored."""
         try:
             found = dict(self._look())
         except OSError as error:
@@ -97,7 +96,7 @@ class Folders:
                     yield match, marker
 
     def look(self) -> None:
-        """List the folders that are there now. Raises FolderError."""
+        """List the segments of the folders present now. Raises FolderError."""
         self._queues, self._others = {}, {}
         for path, marker in self.now().items():
             firsts: dict[tuple[Place, int], str] = {}
@@ -121,8 +120,8 @@ class Folders:
         return {place: queue for place, queue in self._queues.items() if self._queue in (None, place.queue.lower())}
 
     def listed(self, read: Serials, until: Serials | None = None) -> list[FoundSegment]:
-        """The segments behind `read`, or behind nothing, up to `until` if that is given, in the order of their queues
-        and serials, as the folders were when they were looked at last."""
+        """Return the segments after `read`, up to `until`, as of the last look. They are ordered by queue and
+        serial."""
         found = []
         for place, queue in sorted(self._wanted().items()):
             last = len(queue) if until is None else bisect_right(queue, until.get(place, 0), key=_serial)
@@ -130,7 +129,7 @@ class Folders:
         return found
 
     def passed_over(self) -> Iterator[str]:
-        """What to say of visible files that have no name of a segment, for each folder, and of a queue without any."""
+        """Yield messages about files ignored in each folder, and about a queue without segments."""
         self.look()
         if self._queues and not self._wanted():
             queues = first_of(sorted({place.queue for place in self._queues}), NAMED_MAX)
@@ -142,13 +141,13 @@ class Folders:
                 yield f"passed over in {path}: {named} (no name that `ordack export` gives)"
 
     def last(self) -> dict[Place, int]:
-        """The newest segment of each queue."""
+        """Return the newest serial of each queue."""
         self.look()
         return {place: queue[-1].serial for place, queue in self._wanted().items()}
 
     def beginning(self, known: Collection[str]) -> dict[Place, int]:
-        """The serial before the oldest segment of each queue in the folders that are not known."""
-        for _ in range(2):  # a listing may have missed one that has just become visible
+        """Return the serial before the oldest segment of each queue, in the folders that are not known."""
+        for _ in range(2):  # a listing may miss a segment that has just become visible
             self.look()
             queues = self._wanted().items()
             oldest = {place: queue[0].serial - 1 for place, queue in queues if place.folder not in known}
@@ -157,8 +156,8 @@ class Folders:
         return oldest
 
     def begun_late(self, beginning: Serials) -> Iterator[str]:
-        """What to say of folders in which queues begin behind these serials, as `beginning` has told them."""
-        for path, marker in self.now().items() if any(beginning.values()) else ():  # as a rule none, at every batch
+        """Yield messages about folders with queues that begin after serial 1. beginning: result of `beginning`."""
+        for path, marker in self.now().items() if any(beginning.values()) else ():  # skipped at most batches
             late = sorted(
                 place.queue for place, serial in beginning.items() if serial and place.folder == marker.folder
             )
@@ -169,11 +168,10 @@ class Folders:
                 )
 
     def waiting(self, read: Serials, until: Serials | None = None) -> list[FoundSegment]:
-        """The segments behind `read`, or behind nothing, up to `until` if that is given, in the order of their queues
-        and serials. Raises FolderError if one is missing.
+        """Return the segments after `read`, up to `until`, ordered by queue and serial. Raise FolderError for a gap.
 
-        Segments become visible in the order of their serials, so what a listing has missed, although it shows a later
-        one, the next listing shows; if not, it was deleted."""
+        Segments become visible in the order of their serials. A segment missed by one listing is in the next one;
+        otherwise it was deleted."""
         for last_try in (False, True):
             self.look()
             found = self.listed(read, until)
@@ -189,7 +187,7 @@ _place, _serial = attrgetter("place"), attrgetter("serial")
 
 
 def _by_queue(found: Sequence[FoundSegment]) -> Iterator[Sequence[FoundSegment]]:
-    """What is in the order of queues and serials, queue for queue."""
+    """Split segments, ordered by queue and serial, by queue."""
     end = 0
     while end < len(found):
         begin, end = end, bisect_right(found, found[end].place, lo=end, key=_place)
@@ -197,7 +195,7 @@ def _by_queue(found: Sequence[FoundSegment]) -> Iterator[Sequence[FoundSegment]]
 
 
 def _gap(found: Sequence[FoundSegment], read: Serials) -> tuple[FoundSegment, int] | None:
-    """The first segment in front of which one is missing, or which is there twice, and the serial that was due."""
+    """Return the first segment after a gap or of a duplicate serial, with the expected serial."""
     for queue in _by_queue(found):
         due = range(read.get(queue[0].place, 0) + 1, queue[-1].serial + 1)
         if [one.segment.serial for one in queue] != [*due]:
@@ -219,8 +217,8 @@ def _marker(folder: AnyPath) -> Marker:
 
 
 def in_turn(waiting: Sequence[FoundSegment], at_most: int, bytes_max: float = math.inf) -> list[FoundSegment]:
-    """One of each queue, then the next of each, until there are so many, or so many bytes, but one at least: no queue
-    waits for another. In the order of their queues and serials. Raises FolderError."""
+    """Take one segment of each queue in turn, up to `at_most` segments or `bytes_max` bytes, but at least one, so that
+    no queue starves. The result is ordered by queue and serial. Raises FolderError."""
     taken: list[FoundSegment] = []
     queues = [*_by_queue(waiting)]
     turn = 0
@@ -244,8 +242,8 @@ def _size(one: FoundSegment) -> int:
 
 
 def missing(folder: AnyPath, queue: str, serial: int, name: str = "") -> FolderError:
-    """What to say of a segment that is not there, although later ones were read or are there. name: its file's, where
-    that is known; else the segments beside it tell roughly which messages are in it."""
+    """Return the error for a missing segment before later ones. name: its file's name, if known; else the neighbouring
+    segments give the approximate lookup ids."""
     if segments.read_marker(folder) is None:
         return FolderMissing(f"{folder} is no folder of segments any more: it has no {MARKER}")
     known = segments.parse_name(name)

@@ -1,11 +1,10 @@
-"""A table of Iceberg, as `ordack pipeline ingest` writes it: through pyiceberg, without a checkpoint beside it.
+"""An Iceberg table of `ordack pipeline ingest`, written through pyiceberg without a separate checkpoint.
 
-The table's properties keep how far each queue in each folder of segments is in the table: `ordack.serial.FOLDER.QUEUE`
-is the serial of the last segment, and `ordack.folder.FOLDER` says that the folder is known. `ordack.sequence` is the
-sequence number of the snapshot with whose rows they were set: a table without it was rolled back, and is refused. A
-transaction adds the rows of a batch and sets these at once. The catalog refuses a transaction if another one came
-between; then the ingest reads anew what is in the table. pyiceberg itself would add the same rows again behind the
-other's: it is told not to.
+The table's properties record the progress of each queue in each folder. `ordack.serial.FOLDER.QUEUE` is the serial of
+the last segment; `ordack.folder.FOLDER` marks a known folder. `ordack.sequence` is the sequence number of the snapshot
+with the same rows: a table without that snapshot was rolled back and is refused. One transaction adds rows and sets
+properties. The catalog refuses it after another transaction; the ingest then reads the table again. pyiceberg's own
+retries are disabled, because they would add the same rows again.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from ordack.pipeline.lake import (
 SERIAL, FOLDER, SEQUENCE = "ordack.serial.", "ordack.folder.", "ordack.sequence"
 RETRIES = "commit.retry.num-retries"
 NAMESPACE = "ordack"
-logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of each column that has no statistics
+logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # pyiceberg warns of each column without statistics
 PROBLEMS = (CommitStateUnknownException, NoSuchNamespaceError, RESTError, SQLAlchemyError, ValidationError, OSError,
             ValueError)  # fmt: skip
 
@@ -62,14 +61,14 @@ _NAME = re.compile(r"[\w-]+(\.[\w-]+){2,}")
 
 
 def is_name(table: str) -> bool:
-    """Whether this is CATALOG.NAMESPACE.TABLE, and no folder."""
+    """Test whether a table is CATALOG.NAMESPACE.TABLE and not a folder."""
     return _NAME.fullmatch(table) is not None and not Path(table).exists()
 
 
 class Iceberg:
-    """An open table, as lake.Lake has it, made if there is none. table: its name, with that of a catalog that pyiceberg
-    is told of in .pyiceberg.yaml or by variables PYICEBERG_CATALOG__...; or a folder, which has the catalog in a file.
-    columns, decoding: as of delta.Delta. Raises IngestError, IngestUnusable."""
+    """An open table that implements lake.Lake; made if missing. table: its name, in a catalog that .pyiceberg.yaml or
+    PYICEBERG_CATALOG__... variables define, or a folder with its own catalog file. columns, decoding: see delta.Delta.
+    Raises IngestError, IngestUnusable."""
 
     def __init__(self, table: str, columns: pa.Schema, decoding: Decoding | None = None) -> None:
         self.folder = table
@@ -89,7 +88,7 @@ class Iceberg:
     def _open(self, catalog: Catalog, columns: pa.Schema) -> Table:
         with contextlib.suppress(NoSuchTableError, NoSuchNamespaceError):
             return _load(catalog, self._name, self.folder)
-        with contextlib.suppress(NamespaceAlreadyExistsError, SQLAlchemyError):  # of another ingest that makes it, too
+        with contextlib.suppress(NamespaceAlreadyExistsError, SQLAlchemyError):  # another ingest makes it, too
             catalog.create_namespace_if_not_exists(self._name[:-1])
         location = None if is_name(self.folder) else f"file://{self.folder}"
         schema = pa.schema([column.with_nullable(True) for column in columns])
@@ -98,7 +97,7 @@ class Iceberg:
         return catalog.load_table(self._name)
 
     def _check(self, columns: pa.Schema) -> None:
-        """Refuse what this does not fit. Raises IngestUnusable."""
+        """Refuse a table that does not fit the columns. Raises IngestUnusable."""
         if PROPERTY not in self._table.properties and self._table.current_snapshot() is not None:
             raise IngestUnusable(foreign(self.folder, f"set its property {PROPERTY} to 1"))
         there = {column.name: column for column in self._table.schema().as_arrow()}
@@ -111,7 +110,7 @@ class Iceberg:
                 transaction.set_properties(self._kept)
 
     def catch_up(self) -> None:
-        """As lake.Lake has it."""
+        """See lake.Lake."""
         try:
             self._table.refresh()
         except PROBLEMS as error:
@@ -119,19 +118,19 @@ class Iceberg:
         self.serials, self.known = serials_in(self._table)
 
     def check_there(self) -> None:
-        """As lake.Lake has it."""
+        """See lake.Lake."""
         if not is_name(self.folder):
             check_there(self.folder, CATALOG)
 
     def find(self, where: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """As lake.Lake has it."""
+        """See lake.Lake."""
         try:
             yield from self._table.scan(where, tuple(columns)).to_arrow_batch_reader()
         except (*PROBLEMS, pa.ArrowException) as error:
             raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
 
     def commit(self, rows: pa.Table, reached: Mapping[Place, int], new: set[str]) -> bool:
-        """As lake.Lake has it."""
+        """See lake.Lake."""
         before = {place: self.serials.get(place) for place in reached}
         for attempt in range(ATTEMPTS):
             try:
@@ -161,7 +160,7 @@ class Iceberg:
 
 
 def properties_of(table: str) -> Mapping[str, str]:
-    """None, if there is no table. Raises IngestError, IngestUnusable."""
+    """Return a table's properties; {} if there is no table. Raises IngestError, IngestUnusable."""
     if not is_name(table) and not Path(table, CATALOG).exists():
         return {}
     try:
@@ -173,7 +172,7 @@ def properties_of(table: str) -> Mapping[str, str]:
 
 
 def once(table: Table) -> Transaction:
-    """A transaction that pyiceberg tries to commit once, and not if the columns have changed meanwhile. The table's own
+    """Return a transaction that pyiceberg commits once, and only if the columns are unchanged. The table's stored
     properties stay as they are."""
     properties = {**table.metadata.properties, RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": properties})
@@ -184,7 +183,7 @@ def once(table: Table) -> Transaction:
 
 
 def serials_in(table: Table) -> tuple[dict[Place, int], set[str]]:
-    """The last segment of each queue that is in a table, and the folders that it knows, by its properties. Raises
+    """Return the last segment of each queue in a table, and the known folders, from its properties. Raises
     IngestUnusable."""
     _check_rollback(table)
     serials = {}
@@ -196,8 +195,8 @@ def serials_in(table: Table) -> tuple[dict[Place, int], set[str]]:
 
 
 def _check_rollback(table: Table) -> None:
-    """A rollback takes rows out of a table, and leaves its properties as they are. Raises IngestUnusable unless the
-    current snapshot descends from that of the last ingest, as far as others have not deleted old snapshots."""
+    """Raise IngestUnusable unless the current snapshot descends from the last ingest's: a rollback removes rows, but
+    keeps properties. Snapshots that others have deleted are not checked."""
     ingested = int(table.properties.get(SEQUENCE, 0))
     found = current = table.current_snapshot()
     while found is not None and (found.sequence_number or 0) > ingested:
@@ -211,7 +210,7 @@ def _check_rollback(table: Table) -> None:
 
 
 def read_table(table: str) -> Table:
-    """A table that is there. Raises IngestError, IngestUnusable."""
+    """Open an existing table. Raises IngestError, IngestUnusable."""
     try:
         return _load(*_catalog(table), table)
     except (*PROBLEMS, NoSuchTableError) as error:
@@ -219,7 +218,7 @@ def read_table(table: str) -> Table:
 
 
 def _load(catalog: Catalog, name: tuple[str, ...], table: str) -> Table:
-    """Raises IngestUnusable for a folder that was moved or copied: the other one's files would be read and written."""
+    """Load a table. Raise IngestUnusable for a moved or copied folder: its metadata names the original's files."""
     if is_name(table):
         return catalog.load_table(name)
     others = catalog.list_tables(NAMESPACE)
@@ -237,7 +236,7 @@ def _load(catalog: Catalog, name: tuple[str, ...], table: str) -> Table:
 
 
 def _catalog(table: str) -> tuple[Catalog, tuple[str, ...]]:
-    """The catalog, and the table's name in it. Raises IngestUnusable."""
+    """Return the catalog and the table's name in it. Raises IngestUnusable."""
     if is_name(table):
         catalog, *name = table.split(".")
         try:
@@ -262,5 +261,5 @@ def _catalog(table: str) -> tuple[Catalog, tuple[str, ...]]:
 
 
 def _comparable(kind: pa.DataType) -> str:
-    """A type without what Iceberg does not tell apart."""
+    """Return a type without the distinctions that Iceberg does not make."""
     return re.sub(r"\bint(8|16)\b", "int32", str(kind).replace("large_", ""))

@@ -1,8 +1,8 @@
-"""`ordack pipeline ingest`: from segments to a table, each message exactly once.
+"""`ordack pipeline ingest`: loads segments into a table, each message exactly once.
 
-A table of Delta Lake or Iceberg tells which segments are in it (lake.py). The driver lists the other segments, has
-tasks of Spark read them and decode their bodies, and commits rows and serials at once. A batch that is killed before
-its commit leaves nothing in the table, and the next ingest loads it.
+A Delta Lake or Iceberg table records its segments (lake.py). The driver lists the other segments, Spark tasks read them
+and decode their bodies, and one commit adds rows and serials. A batch killed before its commit leaves nothing in the
+table; the next ingest loads it.
 
 The tasks and this process need the same paths.
 """
@@ -54,38 +54,38 @@ from ordack.pipeline.segments import (
 from ordack.pipeline.spark import task_count, words
 
 FORMATS = (DELTA, ICEBERG)
-# In a micro-batch: what is done again after a kill, how old progress can be, and what the driver holds in memory.
+# A micro-batch bounds the work repeated after a kill, the age of progress reports and the driver's memory.
 SEGMENTS_MAX, BYTES_MAX = 256, 32 << 20
 INTERVAL_S = 1.0
 POLL_S = 0.2
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-LATENCY_DIGITS = 3  # that are kept: a latency is told up to 1 % too long
+LATENCY_DIGITS = 3  # significant digits: a latency is rounded up by at most 1 %
 GOES_ON = "what is in the table is whole, and the next ingest goes on"
 ID = "lookup_id"
-NEEDED = (QUEUE_MANAGER, "queue", ID, MESSAGE_KEY)  # columns of a table in which messages are looked for
+NEEDED = (QUEUE_MANAGER, "queue", ID, MESSAGE_KEY)  # table columns needed to find messages
 
-Read = Callable[[Decoding, Sequence[str]], pa.Table]  # the rows of these segments, in order
+Read = Callable[[Decoding, Sequence[str]], pa.Table]  # reads the rows of segments, in order
 
 
-# ---- what is told
+# ---- reports
 
 
 @dataclass
 class Latency:
-    """How long messages took, in milliseconds, as a histogram that does not grow with the messages. Of sending only the
-    second is known, as the protocol has it: up to 1 s too long."""
+    """A histogram of latencies in milliseconds, of bounded size. The protocol gives sending times in whole seconds, so
+    latencies from sending are up to 1 s too long."""
 
     milliseconds: Counter[int] = field(default_factory=Counter)
 
     def add(self, times: pa.ChunkedArray, until: int) -> None:
-        """Times of an event, and when the rows were in the table, in milliseconds since 1970."""
+        """Add latencies. times: of an event. until: commit of the rows, in milliseconds since 1970."""
         taken = until - times.cast(pa.int64()).to_numpy() // 1000
         step = 10 ** np.maximum(0, np.log10(np.maximum(np.abs(taken), 1)).astype(np.int64) + 1 - LATENCY_DIGITS)
         values, counts = np.unique(-(-taken // step) * step, return_counts=True)
         self.milliseconds.update(dict(zip(values.tolist(), counts.tolist())))
 
     def figures(self) -> dict[str, float] | None:
-        """Quantiles in seconds; None: of nothing."""
+        """Return quantiles in seconds; None without messages."""
         if not self.milliseconds:
             return None
         values = sorted(self.milliseconds)
@@ -96,8 +96,8 @@ class Latency:
 
 @dataclass
 class Progress:
-    """Some segments that are in the table now: a micro-batch. malformed: None without a schema. number: counted from 0
-    in a run. behind: segments that were there and not read yet."""
+    """A micro-batch of segments in the table. malformed: None without a schema. number: from 0 in a run. behind: unread
+    segments that waited."""
 
     segments: int = 0
     rows: int = 0
@@ -109,11 +109,11 @@ class Progress:
     behind: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """What `ordack pipeline ingest --json` prints."""
+        """Return the object that `ordack pipeline ingest --json` prints."""
         return {"batch": self.number, "behind": self.behind, **self.sums()}
 
     def sums(self) -> dict[str, Any]:
-        """What a micro-batch and a run have in common."""
+        """Return the fields common to a micro-batch and a run."""
         return {
             "segments": self.segments,
             "rows": self.rows,
@@ -125,13 +125,13 @@ class Progress:
 
 @dataclass
 class Summary(Progress):
-    """What one run has put into the table."""
+    """The sums of one run."""
 
     table: str = ""
     batches: int = 0
 
     def add(self, batch: Progress) -> None:
-        """Count a batch that is in the table."""
+        """Add a committed batch."""
         self.batches += 1
         self.rows += batch.rows
         self.segments += batch.segments
@@ -144,7 +144,7 @@ class Summary(Progress):
         return {"table": self.table, "batches": self.batches, **self.sums()}
 
     def __str__(self) -> str:
-        """The report that `ordack pipeline ingest` prints."""
+        """Format the report of `ordack pipeline ingest`."""
         text = f"{self.table}: {counted(self.rows, 'row')}"
         if self.batches:
             text += f" of {counted(self.segments, 'segment')}, in {counted(self.batches, 'batch')}"
@@ -158,16 +158,16 @@ class Summary(Progress):
         return text + ("\n(of sending only the second is known: up to 1 s too long)" if self.rows else "")
 
 
-# ---- what is asked for
+# ---- the job
 
 
 @dataclass
 class Job:
-    """What is to be ingested, checked as far as it can be without Spark.
+    """The options of an ingest, checked as far as possible without Spark.
 
-    named: folders of segments, and patterns. table: a folder or URL, or with the format iceberg the name of a table.
-    table_format: None: that of the table, and of a new one Delta Lake. queue: only this one. schema, bodies, prefix:
-    how bodies are decoded; None: as the table has it.
+    named: folders of segments, and patterns. table: a folder or URL, or the name of an Iceberg table. table_format:
+    None keeps the table's format, and makes a new table Delta Lake. queue: only this queue. schema, bodies, prefix:
+    decoding of bodies; None keeps the table's.
 
     Raises FolderError, OptionError, IngestUnusable.
     """
@@ -207,7 +207,7 @@ class Job:
             check_empty(self.table)
 
     def given(self) -> list[StructField]:
-        """The columns of --schema. Raises SchemaError."""
+        """Return the columns of --schema. Raises SchemaError."""
         if not self.schema:
             return []
         try:
@@ -218,7 +218,7 @@ class Job:
         return decoded.fields
 
     def open(self) -> tuple[Lake, Decoding]:
-        """The table, and what is decoded for it. Raises IngestError, IngestUnusable, OptionError, SchemaError."""
+        """Open the table and its decoding. Raises IngestError, IngestUnusable, OptionError, SchemaError."""
         if self.table_format == ICEBERG:
             from ordack.pipeline import iceberg
 
@@ -236,11 +236,11 @@ class Job:
         return lake, decoding._replace(body_format=self.bodies or decoding.body_format)
 
 
-# ---- the work
+# ---- loading
 
 
 def rows_of(decoding: Decoding, paths: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of these segments. Raises FolderError."""
+    """Yield the rows of each segment. Raises FolderError."""
     bodies = decoding.bodies()
     for path in map(path_of, paths):
         try:
@@ -262,20 +262,20 @@ def ingest(
     tell: Callable[[Progress], None] | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Summary:
-    """Put what is in the segments, and not in the table yet, into the table; with `continuous` also what comes, looking
-    every `interval` seconds, until `stop()`. `tell` hears of each batch that is in the table, `warn` of queues whose
-    first segments are gone when the table begins with them, and of folders that are waited for.
+    """Load new segments into the table. continuous: also load later ones, looking every `interval` seconds until
+    `stop()`. tell: receives each committed batch. warn: receives messages about queues whose first segments are
+    deleted, and about missing folders.
 
     Raises IngestError, FolderError, OptionError, SchemaError.
     """
-    spark.sparkContext.setJobDescription(f"ordack ingest {job.table}")  # on Spark's page
+    spark.sparkContext.setJobDescription(f"ordack ingest {job.table}")  # shown on Spark's page
     load = Load(job, lambda decoding, paths: _read_in_tasks(spark, decoding, paths), tell, warn,
                 lambda: _check_alive(spark))  # fmt: skip
     return load.run(continuous, interval, stop)
 
 
 def _read_in_tasks(spark: SparkSession, decoding: Decoding, paths: Sequence[str]) -> pa.Table:
-    """Rows come as Arrow has them: Spark's own types are others. Raises IngestError."""
+    """Read rows in Spark tasks, in Arrow's format because Spark's types differ. Raises IngestError."""
     count = task_count(spark, len(paths))
     shares = [paths[len(paths) * at // count : len(paths) * (at + 1) // count] for at in range(count)]
 
@@ -300,7 +300,7 @@ def _read_in_tasks(spark: SparkSession, decoding: Decoding, paths: Sequence[str]
 
 
 def _check_alive(spark: SparkSession) -> None:
-    """An ingest that waits for segments asks nothing else of Spark. Raises IngestError."""
+    """Raise IngestError if Spark has ended: a waiting ingest has no other contact with it."""
     try:
         if spark.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - pyspark itself does not ask
             raise IngestError(f"Spark has stopped; {GOES_ON}")
@@ -309,8 +309,8 @@ def _check_alive(spark: SparkSession) -> None:
 
 
 class Load:
-    """Batch after batch into a table that keeps which segments are in it. read: reads segments. check: raises
-    IngestError if a continuous run cannot go on."""
+    """Loads batches into a table that records its segments. read: reads segments. check: raises IngestError if a
+    continuous run cannot continue."""
 
     def __init__(
         self,
@@ -327,10 +327,10 @@ class Load:
         self._missing = ""
 
     def run(self, continuous: bool, interval: float = INTERVAL_S, stop: Callable[[], bool] = bool) -> Summary:
-        """Until everything that was there is in the table, or `stop()`. Raises IngestError, FolderError."""
+        """Load the segments present at the beginning, or until `stop()`. Raises IngestError, FolderError."""
         begun = time.monotonic()
         self.summary = Summary(table=self.job.table, malformed=0 if self.decoding.fields else None)
-        self.table.catch_up()  # it may have been restored since it was opened
+        self.table.catch_up()  # the table may have been restored since it was opened
         until = None if continuous else self.job.folders.last()
         while True:
             looked = time.monotonic()
@@ -346,7 +346,7 @@ class Load:
         return self.summary
 
     def _batch_or_wait(self) -> int:
-        """As `batch`. What is not there may come back: a file system that is not mounted, or a server."""
+        """Call `batch`, but wait for a missing folder: its file system or server may return."""
         try:
             behind = self.batch(None)
         except (FolderMissing, IngestMissing) as error:
@@ -360,7 +360,7 @@ class Load:
         return behind
 
     def batch(self, until: Serials | None) -> int:
-        """Put some segments into the table; how many are left to be looked at."""
+        """Load some segments, and return the number of segments that still wait."""
         begun = time.monotonic()
         source, table = self.job.folders, self.table
         table.check_there()
@@ -373,7 +373,7 @@ class Load:
         reached = {place: serial for place, serial in beginning.items() if serial}
         reached |= {one.place: one.serial for one in taken}
         before = table.serials
-        table.catch_up()  # for what ingests of other folders have loaded
+        table.catch_up()  # other ingests may have loaded other folders
         if table.serials != before:
             self._highest.clear()
         if new & table.known or any(table.serials.get(place) != before.get(place) for place in reached):
@@ -386,7 +386,7 @@ class Load:
         table.check_there()
         if not table.commit(rows, reached, new):
             self._highest.clear()
-            return behind + len(taken)  # another ingest was faster with some
+            return behind + len(taken)  # another ingest loaded some of them
         if doubles:
             self.warn(
                 f"{counted(doubles, 'message')} left out: the table has them from another folder. The store was "
@@ -407,9 +407,9 @@ class Load:
             self.tell(batch)
 
     def _without_doubles(self, taken: Sequence[FoundSegment], rows: pa.Table) -> tuple[pa.Table, int]:
-        """Without messages that were exported twice, and how many these are. A store that was restored from a backup
-        exports to another folder, again under the same lookup id and message key. As a rule, new messages have higher
-        lookup ids than those in the table, and only the highest is read once."""
+        """Return the rows without messages that the table already has, and the number removed. A store restored from a
+        backup exports a message again, to another folder, with the same lookup id and message key. New messages
+        normally have higher lookup ids than the table, so usually only the table's highest is read, once."""
         known: set[tuple[Any, ...]] = set()
         if {*NEEDED} <= {*self.table.names}:
             for one in taken:
@@ -437,6 +437,6 @@ def _whose(one: FoundSegment) -> tuple[str, str]:
 
 
 def _apart(found: Sequence[FoundSegment]) -> list[FoundSegment]:
-    """Without what has to wait for the next batch: a second folder with the same queue of a queue manager."""
+    """Drop segments that must wait for the next batch: a second folder with the same queue of a queue manager."""
     first: dict[tuple[str, str], Place] = {}
     return [one for one in found if first.setdefault(_whose(one), one.place) == one.place]

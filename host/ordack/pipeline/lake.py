@@ -1,8 +1,8 @@
-"""What tables of Delta Lake and of Iceberg have in common for `ordack pipeline ingest`.
+"""The common part of Delta Lake and Iceberg tables of `ordack pipeline ingest`.
 
-The table itself keeps the serial of the last segment of each queue in each folder, and a commit changes rows and
-serials at once. So no checkpoint beside the table can be lost or belong to another table, several ingests may write to
-one table, and a kill at any moment leaves a batch in the table and counted, or neither.
+The table itself records the serial of the last segment of each queue in each folder. A commit changes rows and serials
+atomically. So there is no separate checkpoint to lose or confuse, several ingests may write to one table, and a kill
+cannot separate rows from serials.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
 from ordack.pipeline.folders import Place
 from ordack.pipeline.segments import SCHEMA, OptionError
 
-PROPERTY = "ordack.ingest"  # of a table to whose rows an ingest may add
-DECODING = "ordack.decoding"  # of a table with columns that are decoded from the bodies
+PROPERTY = "ordack.ingest"  # marks a table to which an ingest may add rows
+DECODING = "ordack.decoding"  # marks a table with columns decoded from bodies
 MALFORMED = "_malformed"
 DELTA, ICEBERG = "delta", "iceberg"
-CATALOG = "catalog.sqlite"  # of Iceberg, in the folder of a table that is named by that
-ATTEMPTS = 10  # to commit, when others do at the same time
+CATALOG = "catalog.sqlite"  # Iceberg's catalog in the folder of a table
+ATTEMPTS = 10  # to commit, against concurrent commits
 NAME_SHOWN = 60
 
 
 class IngestError(Exception):
-    """The ingest cannot begin, or has ended early; the text says why and what to do."""
+    """The ingest cannot begin, or has ended early. The text gives the reason and the remedy."""
 
 
 class IngestUnusable(IngestError):
-    """Somebody has to look: table and segments do not belong together, or a segment cannot be read."""
+    """An error for an operator: table and segments do not match, or a segment is unreadable."""
 
 
 class IngestMissing(IngestUnusable):
-    """A folder is not there: its file system may not be mounted, and come back."""
+    """A folder is missing. It may return if its file system is not mounted."""
 
 
 class Decoding(NamedTuple):
-    """Which columns are decoded from the bodies, and how. As text, a table keeps it in its property DECODING."""
+    """The columns decoded from bodies, and the method. A table keeps the text form in its property DECODING."""
 
     fields: list[StructField]
     body_format: str = JSON
@@ -56,7 +56,7 @@ class Decoding(NamedTuple):
 
     @staticmethod
     def of(text: str, table: str) -> Decoding:
-        """Raises IngestUnusable."""
+        """Parse the property of a table. Raises IngestUnusable."""
         try:
             told = json.loads(text)
             fields = [StructField.fromJson(field) for field in told["fields"]]
@@ -68,7 +68,7 @@ class Decoding(NamedTuple):
             ) from None
 
     def checked(self, table: str, given: Sequence[StructField], prefix: str | None) -> Decoding:
-        """Raises IngestUnusable if the columns or the prefix that are given are not those of the table."""
+        """Raise IngestUnusable if the given columns or prefix differ from the table's."""
         if prefix not in (None, self.prefix):
             raise IngestUnusable(
                 f"the table {table} has columns with the prefix {self.prefix!r}, not {prefix!r}: leave --prefix out, "
@@ -102,11 +102,11 @@ class Decoding(NamedTuple):
         return pa.schema([*to_arrow_schema(decoded, timezone="UTC"), *SCHEMA])
 
     def bodies(self) -> Bodies:
-        """What decodes bodies. Raises SchemaError."""
+        """Return the decoder of bodies. Raises SchemaError."""
         return Bodies(self.fields, self.body_format, self.prefix)
 
     def rows(self, segment: pa.Table, bodies: Bodies) -> pa.Table:
-        """The rows of an ingest for those of a segment."""
+        """Return a segment's rows with the decoded columns."""
         if not self.fields:
             return segment
         columns, malformed = bodies.decode(segment["body"].to_pylist())
@@ -114,31 +114,31 @@ class Decoding(NamedTuple):
 
 
 class Lake(Protocol):
-    """An open table. serials: the last segment of each queue that is in it. known: identifiers of the folders."""
+    """An open table. serials: last loaded segment of each queue. known: identifiers of the known folders."""
 
     serials: dict[Place, int]
     known: set[str]
 
     @property
     def names(self) -> list[str]:
-        """The columns of an ingest that it has."""
+        """The table's columns."""
 
     def catch_up(self) -> None:
-        """Have `serials` and `known` as others have committed them. Raises IngestError, IngestUnusable."""
+        """Update `serials` and `known` with commits of others. Raises IngestError, IngestUnusable."""
 
     def check_there(self) -> None:
-        """Raises IngestMissing if its folder is not there any more: a commit would make another table in its place."""
+        """Raise IngestMissing if the table's folder is gone, because a commit would make another table."""
 
     def find(self, where: str, columns: list[str]) -> Iterable[pa.RecordBatch]:
-        """These columns of the rows where this holds. Raises IngestError."""
+        """Yield columns of the rows that satisfy `where`. Raises IngestError."""
 
     def commit(self, rows: pa.Table, reached: Mapping[Place, int], new: set[str]) -> bool:
-        """Make rows and serials part of the table, with the folders that it does not know yet; False: another ingest
-        was faster with one of them, and `serials` are as they are now. Raises IngestError."""
+        """Commit rows, serials and new folders atomically. Return False if another ingest was faster with one of them;
+        `serials` are then up to date. Raises IngestError."""
 
 
 def local_table(path: str) -> Path | None:
-    """A path of this machine; None: it is a URL of another file system. Raises OptionError."""
+    """Return a path of this machine, or None for a URL of another file system. Raises OptionError."""
     try:
         return Path(local_path(path)) if scheme_of(path) in ("", "file") else None
     except NotLocal as error:
@@ -146,8 +146,7 @@ def local_table(path: str) -> Path | None:
 
 
 def format_of(table: str) -> str | None:
-    """The format of a table that is there, as far as this machine can tell; None: there is none in the folder, or it is
-    a URL. Raises OptionError."""
+    """Return the format of an existing local table; None for a folder without a table or a URL. Raises OptionError."""
     folder = local_table(table)
     if folder is not None and (folder / "_delta_log").exists():
         return DELTA
@@ -155,7 +154,7 @@ def format_of(table: str) -> str | None:
 
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with the columns of a table: null where an ingest has none."""
+    """Return the rows with the table's columns; columns that an ingest lacks are null."""
     columns = [
         rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
         for field in schema
@@ -164,18 +163,18 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def said(kind: object) -> str:
-    """A column's type, for people."""
+    """Format a column's type for people."""
     text = str(getattr(kind, "type", kind))
     return text if len(text) <= NAME_SHOWN else f"{text[: NAME_SHOWN - 3]}..."
 
 
 def first_line(error: Exception) -> str:
-    """Of what is said, with the reasons that delta-rs gives line by line, each behind an arrow in red."""
+    """Return an error's first line, joined with the reasons that delta-rs adds in lines with red arrows."""
     return (re.sub(r"\s*(\x1b\[\d+m)?↳(\x1b\[0m)?\s*", ": ", str(error)) or type(error).__name__).partition("\n")[0]
 
 
 def foreign(table: str, how: str) -> str:
-    """What to say of a table with rows that no ingest of this version has written."""
+    """Return the message about a table whose rows no ingest of this version has written."""
     return (
         f"the table {table} holds rows, and does not say which segments they are from: others wrote them, or an ingest "
         "through Spark's own packages. Begin a new table. If none of its rows came from these segments, and an ingest "
@@ -184,8 +183,8 @@ def foreign(table: str, how: str) -> str:
 
 
 def check_empty(table: str) -> None:
-    """Raises IngestUnusable if the folder, here or in a bucket of S3, holds files: none but hidden ones may be in the
-    place of a new table, for upkeep deletes what belongs to none. Raises OSError."""
+    """Raise IngestUnusable if a local or S3 folder has visible files: maintenance of a new table there would delete
+    them. Raises OSError."""
     if scheme_of(table) not in ("", *S3):
         return
     folder = path_of(table)
@@ -195,13 +194,13 @@ def check_empty(table: str) -> None:
 
 
 def check_there(folder: str, part: str) -> None:
-    """Raises IngestMissing if a folder of this machine does not have this part of a table."""
+    """Raise IngestMissing if a local folder lacks this part of a table."""
     if not scheme_of(folder) and not Path(folder, part).exists():
         raise IngestMissing(f"the table is not in {folder} any more: there is no {part}")
 
 
 def unfit_columns(there: Mapping[str, Any], ours: Mapping[str, Any], types: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """What does not fit: fields of the table, of an ingest, and for those that both have a comparable type of each."""
+    """Describe misfits of the table's fields (there) and the ingest's (ours). types: of common columns, comparable."""
     unfit = [
         f"{name} {said(ours[name].type)}, which is {said(there[name].type)} there"
         for name, (one, other) in types.items()
@@ -215,8 +214,8 @@ def unfit_columns(there: Mapping[str, Any], ours: Mapping[str, Any], types: Mapp
 
 
 def check_columns(table: str, there: Sequence[str], ours: Sequence[str], unfit: list[str]) -> None:
-    """Raises IngestUnusable for what does not fit, and for columns of bodies that a table does not have. What else of a
-    message it does not have is left out: it may be of an older version, or its owner does not want it."""
+    """Raise IngestUnusable for columns that do not fit, and for decoded columns that the table lacks. Other missing
+    columns are skipped: the table may be older, or its owner may not want them."""
     lacking = [name for name in ours if name not in there]
     folded = {name.lower(): name for name in there}
     unfit += [f"{name}, which is {folded[name.lower()]} there" for name in lacking if name.lower() in folded]
@@ -233,6 +232,6 @@ def check_columns(table: str, there: Sequence[str], ours: Sequence[str], unfit: 
 
 
 def check_format(body_format: str | None) -> None:
-    """Raises OptionError."""
+    """Check --bodies. Raises OptionError."""
     if body_format not in (None, *FORMATS):
         raise OptionError(f"option --bodies is {body_format!r}; bodies are {' or '.join(FORMATS)}")

@@ -2,29 +2,29 @@
 
     spark.read.format("mqqb").load("/captures/*.pcapng")
 
-`session.register(spark)` makes it known to a session. The path is a file, a pattern or a folder (of which all pcap and
-pcapng files are read, whatever their names); all files together are one capture, in the order of the frames' times.
+`ordack.pipeline.spark.register` registers it. The path is a file, a pattern or a folder; in a folder, all pcap
+and pcapng files are read, whatever their names. All files form one capture, ordered by the frames' times.
 
 | option | meaning |
 |---|---|
-| `columns` | only these columns, with commas between them: each costs time, whether the query uses it or not |
-| `partitions` | how many tasks read; by default one for each 128 MiB of captures, and 16 at most |
+| `columns` | columns to read, separated by commas: each column costs time even if the query ignores it |
+| `partitions` | number of reading tasks; default: one for each 128 MiB of captures, at most 16 |
 
-All packets between two hosts, or, if few hosts have most of the traffic, all of a connection, are read by one task.
-`packet` is the kind of a row: that of a packet, or
+One task reads all packets between two hosts, or all packets of a connection if few hosts have most of the traffic.
+`packet` is the kind of a row: the packet's kind, or
 
-| `packet` | the row says |
+| `packet` | meaning |
 |---|---|
-| `malformed` | here is a packet that cannot be read; `reason` |
-| `hole` | here `size` bytes of the connection were not captured, and with them all up to the next packet |
-| `begin` | the connection's SYN was seen |
-| `older` | the connection has said something before, which was not captured |
-| `foreign` | the connection begins with another protocol, `reason`; nothing else of it is a row, but its end |
-| `end` | nothing follows in this direction: `reason`; `size` is that of an incomplete packet at the end |
+| `malformed` | an unreadable packet; `reason` |
+| `hole` | `size` bytes of the connection were not captured; the bytes up to the next packet are lost, too |
+| `begin` | the connection's SYN was captured |
+| `older` | the connection has earlier data that was not captured |
+| `foreign` | the connection begins with another protocol, `reason`; its only other row is `end` |
+| `end` | the direction ends: `reason`; `size` is that of an incomplete last packet |
 | `damage` | this file is damaged, `reason`; frames behind `frame` were not read |
-| `unreadable` | of all files, `size` frames are of a link type that is not supported, or cut off in their headers |
+| `unreadable` | in all files, `size` frames have an unsupported link type or truncated headers |
 
-Columns are named as in the protocol's specification; those that a packet does not have are null.
+Columns have the names of the protocol's specification. A field that a packet lacks is null.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ from ordack.config.paths import AnyPath, NotLocal, each, is_pattern, matching, p
 from ordack.pipeline.segments import OptionError
 
 OPTIONS = ("path", "columns", "partitions")
-PART_BYTES = 128 << 20  # of captures for each task, unless `partitions` says how many there are
-PARTS_MAX = 16  # each task reads all captures: of more tasks, most time would go into what others take
-NAMED_MAX = 10  # of what is passed over in a folder
-BATCH_ROWS = 16384  # what a batch's columns take stays in the processor's second cache
+PART_BYTES = 128 << 20  # of captures for each task, unless `partitions` is set
+PARTS_MAX = 16  # each task reads all captures, so more tasks mostly read other tasks' packets
+NAMED_MAX = 10  # files of a folder that are passed over
+BATCH_ROWS = 16384  # columns of a batch fit the processor's L2 cache
 
 KINDS = (
     "malformed", "EstablishConnection", "ConnectionParameters", "SessionAck", "UserMessage", "OrderAck", "FinalAck",
@@ -88,9 +88,9 @@ Mask = NDArray[np.bool_]
 
 
 class _View:
-    """A batch with what several columns need: which rows have a header, as Arrow's bits.
+    """A batch with data shared by its columns: the rows that have a header, as Arrow's validity bits.
 
-    part, parts: of which task.
+    part, parts: number of the task, and number of tasks.
     """
 
     def __init__(self, batch: PacketColumns, cache: _Texts, part: int, parts: int) -> None:
@@ -100,7 +100,7 @@ class _View:
         self._bits: dict[str, tuple[pa.Buffer | None, int]] = {}
 
     def bits(self, group: str) -> tuple[pa.Buffer | None, int]:
-        """Validity of the columns of a header; how many rows have none."""
+        """Return the validity of a header's columns, and the number of rows without the header."""
         found = self._bits.get(group)
         if found is None:
             mask = _GROUPS[group][1](self.batch)
@@ -123,7 +123,7 @@ def _has(name: str) -> tuple[tuple[str, ...], Callable[[PacketColumns], Mask]]:
     return (name,), lambda batch: batch[name] != 0
 
 
-# Headers: the captures' columns that tell whether a packet has one, and how they tell it.
+# {header: (capture columns that show the header, test for it)}
 _GROUPS: dict[str, tuple[tuple[str, ...], Callable[[PacketColumns], Mask]]] = {
     "packet": (("kind", "total_size"), lambda batch: (batch["kind"] < lib.MQQB_KIND_HOLE) & (batch["total_size"] != 0)),
     "internal": (("kind",), _between(lib.MQQB_KIND_ESTABLISH_CONNECTION, lib.MQQB_KIND_SESSION_ACK)),
@@ -140,7 +140,7 @@ _GROUPS: dict[str, tuple[tuple[str, ...], Callable[[PacketColumns], Mask]]] = {
 
 
 class _Texts:
-    """The dictionaries of a decoder as Arrow arrays, in which place 0 is null."""
+    """A decoder's dictionaries as Arrow arrays. Index 0 is null."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -165,7 +165,7 @@ class _Texts:
         return self._queues
 
     def senders(self) -> pa.Array:
-        """Place 2 * connection + direction."""
+        """Index: 2 * connection + direction."""
         known, count = len(self._senders) // 2, self._decoder.connections
         if known < count:
             texts = [end for number in range(known, count) for end in self._decoder.connection(number).ends]
@@ -177,7 +177,7 @@ Make = Callable[[_View], pa.Array]
 
 
 class Column(NamedTuple):
-    """One column: its type in Spark, the captures' columns that it needs, and how it is made of them."""
+    """A column: Spark type, required capture columns, and constructor."""
 
     name: str
     kind: DataType
@@ -215,7 +215,7 @@ def _queue(name: str) -> Column:
 
 
 def _coded(codes: Words, texts: Callable[[], pa.Array]) -> pa.Array:
-    """Many of these columns have nothing in most batches."""
+    """Most batches have no value in many of these columns."""
     return texts().take(_places(codes)) if codes.any() else pa.nulls(len(codes), pa.string())
 
 
@@ -256,7 +256,7 @@ def _end(name: str, other: int) -> Column:
 
 
 def _connection(view: _View) -> pa.Array:
-    """Numbers of tasks must not meet."""
+    """Make the numbers unique across tasks."""
     return view.array(pa.int64(), "", view.batch["connection"].astype(np.int64) * view.parts + view.part)
 
 
@@ -368,7 +368,7 @@ def _damage_rows(decoder: Decoder, schema: pa.Schema) -> Iterator[pa.RecordBatch
 
 
 def arrow_batches(part: Part, columns: Sequence[Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of one task."""
+    """Yield the rows of one task."""
     names = {column.name for column in columns}
     needs = tuple(dict.fromkeys(["kind", *(need for column in columns for need in column.needs)]))
     decoder = Decoder(part.paths, part.number, part.of)
@@ -377,7 +377,7 @@ def arrow_batches(part: Part, columns: Sequence[Column], schema: pa.Schema) -> I
     for batch in decoder.batches(BATCH_ROWS, needs, finish=True, **wanted):
         view = _View(batch, cache, part.number, part.of)
         yield pa.RecordBatch.from_arrays([column.make(view) for column in columns], schema=schema)
-    if part.number == 0:  # each task has read all files, and this one may have none of their rows
+    if part.number == 0:  # all tasks know the damages; one reports them
         yield from _damage_rows(decoder, schema)
 
 
@@ -386,7 +386,7 @@ def arrow_batches(part: Part, columns: Sequence[Column], schema: pa.Schema) -> I
 
 @dataclass
 class Part(InputPartition):  # type: ignore[misc, unused-ignore]
-    """What one task reads: its share of the connections of all files."""
+    """The share of one task: some connections of all files."""
 
     paths: list[str]
     number: int
@@ -405,9 +405,9 @@ def _is_capture(path: str) -> bool:
 
 
 def find_files(path: str, tell: Callable[[str], None] = lambda _: None) -> list[str]:
-    """The captures that a file's name, a pattern or a folder means, here or in a bucket. OptionError if there are none.
+    """Return the captures at a path, pattern or folder, here or in a bucket. Raise OptionError if there are none.
 
-    tell: is told what is passed over in a folder.
+    tell: receives a message about files ignored in a folder.
     """
     try:
         where = path_of(path)
@@ -466,7 +466,7 @@ def _columns(options: Mapping[str, str]) -> list[Column]:
 
 
 def _partitions(options: Mapping[str, str], paths: Sequence[str]) -> int:
-    """By the size of the captures: the planner does not know how many tasks a cluster runs at once."""
+    """Divide by the captures' size: the planner does not know how many tasks a cluster runs at once."""
     text = options.get("partitions")
     if text is None:
         return max(1, min(PARTS_MAX, total_size(paths) // PART_BYTES))
@@ -476,7 +476,7 @@ def _partitions(options: Mapping[str, str], paths: Sequence[str]) -> int:
 
 
 class PacketSource(DataSource):
-    """See the head of this file."""
+    """The data source "mqqb". See the module docstring."""
 
     @classmethod
     def name(cls) -> str:
@@ -493,7 +493,7 @@ class PacketSource(DataSource):
         return StructType([StructField(column.name, column.kind) for column in _columns(self._options())])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of what the path means now."""
+        """Return the reader of the files that the path means now."""
         options = self._options()
         if not options.get("path"):
             raise OptionError('say which captures to read: .load("/captures/*.pcap")')
@@ -502,7 +502,7 @@ class PacketSource(DataSource):
 
 
 class PacketReader(DataSourceReader):
-    """The packets of these captures, read by so many tasks."""
+    """Reads the packets of captures in `count` tasks."""
 
     def __init__(self, paths: list[str], count: int, schema: StructType) -> None:
         self._paths = paths
@@ -511,7 +511,7 @@ class PacketReader(DataSourceReader):
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def partitions(self) -> Sequence[InputPartition]:
-        gc.freeze()  # what is imported: pyspark collects garbage after each plan and task, 20 ms of processor time
+        gc.freeze()  # imports; else pyspark's collection after each plan and task takes 20 ms
         paths = columnar.in_order(self._paths)
         return [Part(paths, number, self._count) for number in range(self._count)]
 

@@ -1,7 +1,6 @@
-"""Deletes segments that were loaded.
+"""Delete segments that all tables have loaded.
 
-A segment may be deleted when every table that needs it has it, the oldest of its queue first. The newest segment of
-each queue stays: the export that follows a killed one needs it.
+The oldest segment of a queue is deleted first. The newest stays, because the export after a kill needs it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ DAY_S = 86_400
 
 
 class Pruned(NamedTuple):
-    """Segments of a folder: deleted, and how many stay, because they are not in every table, not old enough, or the
-    newest of their queue."""
+    """Deleted segments of a folder. Remaining ones: missing from a table, too new, or the newest of their queue."""
 
     folder: str
     segments: int
@@ -33,7 +31,7 @@ class Pruned(NamedTuple):
 
 
 def prune(source: Folders, tables: Sequence[str], days: float, dry: bool = False) -> list[Pruned]:
-    """Delete segments that are in all these tables and became visible so many days ago. dry: only say which. Raises
+    """Delete segments that all tables have and that became visible `days` ago or earlier. dry: only list them. Raises
     FolderError, IngestError, IngestUnusable, OptionError."""
     if not tables:
         raise OptionError("say which tables have the messages (--in): only what is in all of them is deleted")
@@ -41,7 +39,7 @@ def prune(source: Folders, tables: Sequence[str], days: float, dry: bool = False
     newest = source.last()
     found = source.listed({})
     if not dry:
-        os.sync()  # the rows of the tables are durable
+        os.sync()  # makes the tables' rows durable
     done = []
     for path in source.now():
         there = [one for one in found if one.segment.path.parent == path]
@@ -53,7 +51,7 @@ def _prune(
     folder: AnyPath, found: Sequence[FoundSegment], read: Sequence[Serials], newest: Serials, until: float, dry: bool
 ) -> Pruned:
     deleted = size = missing = young = last = 0
-    kept: set[Place] = set()  # queues of which an older one stays
+    kept: set[Place] = set()  # queues that keep an older segment
     for one in found:
         status = one.segment.path.stat()
         if any(one.serial > serials.get(one.place, 0) for serials in read):
@@ -71,7 +69,7 @@ def _prune(
 
 
 def serials(table: str) -> Serials:
-    """The last segment of each queue that is in a table, of whatever format. Raises IngestError, IngestUnusable."""
+    """Return the last loaded segment of each queue in a Delta or Iceberg table. Raises IngestError, IngestUnusable."""
     kind = format_of(table)
     if kind == DELTA or (kind is None and scheme_of(table)):
         return read_serials(table)

@@ -1,23 +1,23 @@
-"""Segments: the Parquet files to which `ordack export` moves messages of queues.
+"""Segments: Parquet files with messages that `ordack export` moved out of queues.
 
-A folder of segments belongs to one queue manager; MARKER in it says to which. It holds one file a segment, flat:
+A folder of segments belongs to the queue manager that its MARKER names. It has one file for each segment, without
+subfolders:
 
     <queue, percent-encoded>-<serial, 10 digits>-<lowest lookup id>-<highest lookup id>.parquet
 
-A file of such a name is final: it never changes, and its messages are in no other segment and no queue. Readers ignore
-MARKER and hidden files (a dot in front). A hidden file becomes a segment by being renamed, or vanishes.
+A file of such a name is final: it never changes, and no other segment and no queue has its messages. Readers ignore
+MARKER and hidden files (leading dot). A hidden file becomes a segment by a rename, or is deleted.
 
-Serial numbers count the segments of one queue in one folder from 1, without gaps, in the order in which they become
-visible. So one number for each queue tells how far a reader has read. Segments may be deleted, the oldest first; their
-serials are not given again. Lookup ids grow in the order of arrival, and the rows of a segment are in that order.
-Ranges of two segments of a queue may overlap: where priorities differ, and where an application held a lock on a
-message while later ones were exported.
+Serials count the segments of one queue in one folder from 1, without gaps, in the order in which they become visible.
+So one serial for each queue records a reader's progress. Segments may be deleted, oldest first; serials are not reused.
+Lookup ids grow in the order of arrival, and rows are in that order. Ranges of two segments of a queue may overlap if
+priorities differ, or if an application locked a message while later ones were exported.
 
-MESSAGE_KEY identifies a message across stores and segments; `client.Message` says how it is made. A journal copy or a
-dead letter has the key of its message, so across queues the key is (queue, MESSAGE_KEY). A lookup id is unique within a
-store until the store is restored from a backup.
+MESSAGE_KEY identifies a message across stores and segments; `client.Message` defines it. A journal copy or a dead
+letter has its message's key, so across queues the key is (queue, MESSAGE_KEY). A lookup id is unique within a store
+until the store is restored from a backup.
 
-Times in the columns are UTC; those of the protocol are whole seconds.
+Times are UTC; times of the protocol are whole seconds.
 """
 
 from __future__ import annotations
@@ -36,94 +36,94 @@ import pyarrow.parquet as pq
 
 from ordack.config.paths import AnyPath, RemotePath, path_of
 
-MARKER = "_ordack.json"  # Spark and Hadoop pass over names with _ or . in front
+MARKER = "_ordack.json"  # Spark and Hadoop ignore names that begin with _ or .
 MARKER_VERSION = 1
 SUFFIX = ".parquet"
-NAME_MAX = 255  # bytes, of a file's name on every file system that matters
+NAME_MAX = 255  # bytes of a file's name on all common file systems
 TIME = pa.timestamp("us", "UTC")
 QUEUE_MANAGER, MESSAGE_KEY = "queue_manager", "message_key"
 
 SCHEMA = pa.schema(
     [
-        # where it was
-        pa.field(QUEUE_MANAGER, pa.string(), False),  # GUID of the one that has exported it
-        pa.field("queue", pa.string(), False),  # as in the segment's name: names differ by more than case
+        # place
+        pa.field(QUEUE_MANAGER, pa.string(), False),  # GUID of the exporting queue manager
+        pa.field("queue", pa.string(), False),  # as in the segment's name, with its case
         pa.field("lookup_id", pa.int64(), False),  # order of arrival in the store
         pa.field("arrived", TIME, False),
-        pa.field("in_doubt", pa.bool_(), False),  # of a dead letter: it may have been received all the same
-        # which one it is
+        pa.field("in_doubt", pa.bool_(), False),  # of a dead letter: it may have been received
+        # identity
         pa.field(MESSAGE_KEY, pa.string(), False),  # unique within queue
         pa.field("source_queue_manager", pa.string(), False),  # GUID, as `ordack receive` shows it
         pa.field("message_id", pa.int64(), False),
-        pa.field("destination_queue", pa.string()),  # format name; so are the other queues
+        pa.field("destination_queue", pa.string()),  # format name, as all queues below
         pa.field("queue_manager_address", pa.string()),  # GUID; null for a direct name
-        # its stream; null if it is not transactional
+        # stream; null if not transactional
         pa.field("tx_sequence_ordinal", pa.int64()),
         pa.field("tx_sequence_time_stamp", pa.int64()),
         pa.field("tx_sequence_number", pa.int64()),
         pa.field("previous_tx_sequence_number", pa.int64()),
         pa.field("first_in_transaction", pa.bool_()),
         pa.field("last_in_transaction", pa.bool_()),
-        # what the application has said
+        # set by the application
         pa.field("label", pa.string(), False),
         pa.field("body", pa.binary(), False),
         pa.field("body_type", pa.int64(), False),
-        pa.field("priority", pa.int32(), False),  # 0 to 7; 0 of a transactional message
+        pa.field("priority", pa.int32(), False),  # 0 to 7; 0 if transactional
         pa.field("delivery", pa.string(), False),  # express, recoverable, transactional
-        pa.field("message_class", pa.int32(), False),  # 0: of an application
+        pa.field("message_class", pa.int32(), False),  # 0: from an application
         pa.field("correlation_id", pa.binary(), False),  # 20 bytes
         pa.field("application_tag", pa.int64(), False),
         pa.field("extension", pa.binary(), False),
         pa.field("sent_time", TIME, False),
         pa.field("time_to_reach_queue", pa.int64()),  # seconds after sent_time; null: no limit
         pa.field("time_to_be_received", pa.int64()),
-        pa.field("journal", pa.bool_(), False),  # a copy for the sender's journal was asked for,
-        pa.field("dead_letter", pa.bool_(), False),  # one for its dead-letter queue,
-        pa.field("acknowledge", pa.int32(), False),  # and these administration acknowledgements: bits of wire.md 2.5
+        pa.field("journal", pa.bool_(), False),  # copy to the sender's journal requested
+        pa.field("dead_letter", pa.bool_(), False),  # copy to the sender's dead-letter queue requested
+        pa.field("acknowledge", pa.int32(), False),  # requested administration acknowledgements: bits of wire.md 2.5
         pa.field("administration_queue", pa.string()),
         pa.field("response_queue", pa.string()),
         pa.field("connector_type", pa.string()),  # GUID
-        # its way
+        # route
         pa.field("hop_count", pa.int32(), False),
         pa.field("over_http", pa.bool_(), False),
         pa.field("report_queue", pa.string()),  # of a traced message: GUID of a public queue
-        # security, as it came; nothing of it was checked
+        # security fields as received; unchecked
         pa.field("privacy_level", pa.int64(), False),
         pa.field("sender_id", pa.binary()),
-        # of several destinations; format names separated by commas
+        # for several destinations; format names separated by commas
         pa.field("destination_queues", pa.string()),
         pa.field("administration_queues", pa.string()),
         pa.field("response_queues", pa.string()),
     ]
 )
 
-_KEPT = re.compile(r"[A-Za-z0-9_.$@!^()-]")  # in a file's name; no Hadoop path makes a pattern of these
+_KEPT = re.compile(r"[A-Za-z0-9_.$@!^()-]")  # kept in a file's name; no Hadoop pattern has these
 _NAME = re.compile(r"(?P<queue>[^/]+)-(?P<serial>\d{10,})-(?P<first>\d+)-(?P<last>\d+)\.parquet")
 
 
 class FolderError(Exception):
-    """The folder cannot be used as a folder of segments; the text says why and what to do."""
+    """The folder cannot be used as a folder of segments. The text gives the reason and the remedy."""
 
 
 class FolderMissing(FolderError):
-    """The folder is not there, or cannot be read: its file system may not be mounted, and come back."""
+    """The folder is missing or unreadable. It may return if its file system is not mounted."""
 
 
 class FolderBusy(FolderMissing):
-    """The server that has the folder does not answer, or not as it should."""
+    """The folder's server does not answer, or answers with an error."""
 
 
 class OptionError(Exception):
-    """An option, or a name that is given, cannot be used; the text names it and says what to do."""
+    """An option or name is invalid. The text names it and gives the remedy."""
 
 
 def unreadable(path: object, error: OSError) -> FolderMissing:
-    """The error for a folder that cannot be read."""
+    """Return the error for an unreadable folder."""
     return (FolderBusy if error.errno == errno.EAGAIN else FolderMissing)(f"cannot read {path}: {error.strerror}")
 
 
 class ExportedSegment(NamedTuple):
-    """One visible segment. `first_lookup_id` and `last_lookup_id`: the lowest and the highest in it."""
+    """A visible segment. first_lookup_id, last_lookup_id: its lowest and highest lookup ids."""
 
     folder: AnyPath
     name: str
@@ -134,19 +134,19 @@ class ExportedSegment(NamedTuple):
 
     @property
     def path(self) -> AnyPath:
-        """Made when it is needed: of 100,000 segments, paths take most of the time to list them."""
+        """Computed on demand: for 100,000 segments, paths take most of the time of a listing."""
         return self.folder / self.name
 
 
 class Marker(NamedTuple):
-    """Whose folder it is: the queue manager's GUID as text, and the folder's own identifier, which moves with it."""
+    """The owner of a folder: the queue manager's GUID as text. folder: the folder's identifier, which moves with it."""
 
     queue_manager: str
     folder: str
 
 
 def message_keys(columns: Mapping[str, pa.Array]) -> pa.Array:
-    """The values of MESSAGE_KEY (see client.Message) for these columns of SCHEMA, which are there but for that one."""
+    """Compute MESSAGE_KEY (see client.Message) from the other columns of SCHEMA."""
 
     def text(column: pa.Array) -> pa.Array:
         return column.cast(pa.string())
@@ -160,7 +160,7 @@ def message_keys(columns: Mapping[str, pa.Array]) -> pa.Array:
 
 
 def encode(queue: str) -> str:
-    """A queue's name as the front of file names: percent-encoded. It begins with no dot and no underscore."""
+    """Percent-encode a queue's name for file names. The result begins with neither a dot nor an underscore."""
     text = "".join(
         letter if _KEPT.fullmatch(letter) else "".join(f"%{byte:02X}" for byte in letter.encode()) for letter in queue
     )
@@ -168,7 +168,7 @@ def encode(queue: str) -> str:
 
 
 def file_name(queue: str, serial: int, first_lookup_id: int, last_lookup_id: int) -> str:
-    """The name of a segment's file; raises FolderError if a name so long is no file's name."""
+    """Return the name of a segment's file. Raise FolderError if it is too long for a file."""
     name = f"{encode(queue)}-{serial:010d}-{first_lookup_id}-{last_lookup_id}{SUFFIX}"
     if len(hidden(name)) > NAME_MAX:
         raise FolderError(f"the queue name {queue} is too long for the name of a segment's file")
@@ -176,12 +176,12 @@ def file_name(queue: str, serial: int, first_lookup_id: int, last_lookup_id: int
 
 
 def hidden(name: str) -> str:
-    """The name that a segment's file has until it is final."""
+    """Return the name of a segment's file before it is final."""
     return f".{name}.new"
 
 
 def parse_name(name: str) -> tuple[str, int, int, int] | None:
-    """(queue, serial, lowest, highest lookup id) from the name of a segment's file; None if it is something else."""
+    """Return (queue, serial, lowest, highest lookup id) from a segment's file name; None for other names."""
     found = _NAME.fullmatch(name)
     if found is None or name[0] in "._":
         return None
@@ -189,10 +189,10 @@ def parse_name(name: str) -> tuple[str, int, int, int] | None:
 
 
 def segments(folder: str | AnyPath, queues: Collection[str] | None = None) -> list[ExportedSegment]:
-    """The visible segments in a folder, ordered by queue and serial; only of these queues if any are named (as
-    applications name them: case does not matter). Raises FolderError if the folder cannot be read.
+    """Return a folder's visible segments, ordered by queue and serial. queues: only these, ignoring case. Raises
+    FolderError if the folder is unreadable.
 
-    While an export runs, one that became visible during the call may be missing although a later one is there."""
+    During an export, a segment that became visible during the call may be missing although a later one is present."""
     wanted = None if queues is None else {queue.lower() for queue in queues}
     path = path_of(str(folder))
     found = (of_name(path, name) for name in names(path))
@@ -203,23 +203,23 @@ def segments(folder: str | AnyPath, queues: Collection[str] | None = None) -> li
 
 
 def names(folder: AnyPath) -> list[str]:
-    """Of all files in a folder. Raises FolderError."""
+    """Return the names of all files in a folder. Raises FolderError."""
     try:
         if isinstance(folder, RemotePath):
             return [path.name for path in folder.iterdir()]
-        return os.listdir(folder)  # noqa: PTH208 - of 100,000 segments, paths take most of the time
+        return os.listdir(folder)  # noqa: PTH208 - for 100,000 segments, paths take most of the time
     except OSError as error:
         raise unreadable(folder, error) from None
 
 
 def of_name(folder: AnyPath, name: str) -> ExportedSegment | None:
-    """What a name in a folder says; None if it is no segment's."""
+    """Return the segment of a file name; None for other names."""
     parsed = parse_name(name)
     return None if parsed is None else ExportedSegment(folder, name, *parsed)
 
 
 def read_marker(folder: AnyPath) -> Marker | None:
-    """Whose folder it is; None if it has no marker, or if there is no such folder. Raises FolderError."""
+    """Return a folder's marker; None if the marker or the folder is missing. Raises FolderError."""
     path = folder / MARKER
     try:
         with path.open("rb") as file:
@@ -236,12 +236,12 @@ def read_marker(folder: AnyPath) -> Marker | None:
 
 
 def marker_content(marker: Marker) -> bytes:
-    """The content of MARKER."""
+    """Return the content of the MARKER file."""
     return (json.dumps({"version": MARKER_VERSION, **marker._asdict()}) + "\n").encode()
 
 
 def read_segment(path: AnyPath) -> pa.Table:
-    """The rows of a segment, in order. Raises FileNotFoundError, and FolderError if it cannot be read or is damaged."""
+    """Return a segment's rows, in order. Raise FileNotFoundError, or FolderError if it is unreadable or damaged."""
     try:
         with path.open("rb") as opened:
             content = opened.read()

@@ -1,4 +1,4 @@
-"""One way to get a SparkSession: on this machine or on a cluster."""
+"""Start a SparkSession on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -26,25 +26,24 @@ JAVA_MIN = 17  # of Spark 4
 LOCAL = "local[*]"
 PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITIONS_A_CORE = 4  # on one machine; Spark's 200 take twice the time for 200,000 messages on two cores
-TASKS_MAX = 200  # on a cluster, of a job that reads files
+TASKS_MAX = 200  # on a cluster, for a job that reads files
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 class SparkMissing(Exception):
-    """There is no Spark that can be used; the text says what is missing and what to do."""
+    """No usable Spark. The text names the missing part and the remedy."""
 
 
 def spark_session(
     master: str | None = None, name: str = "ordack", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A SparkSession with the data source of this package, the one that is active if there is one.
+    """Return the active SparkSession, or start one, with this package's data source.
 
-    master: Spark's master URL. settings: Spark's own, over those chosen here. On one machine a session that is made
-    here shuffles into a few partitions a core, unless spark-defaults.conf says how many. Workers on another machine
-    get this package from here; Python itself, at the same path or where PYSPARK_PYTHON says, and the packages of the
-    extra "spark" they must have. Raises SparkMissing.
+    master: Spark's master URL. settings: override the defaults chosen here. On one machine, a new session shuffles into
+    a few partitions per core unless spark-defaults.conf sets a number. Remote workers receive this package. They need
+    Python at the same path or at PYSPARK_PYTHON, and the packages of the extra "spark". Raises SparkMissing.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -55,13 +54,13 @@ def spark_session(
         raise SparkMissing(f"{chosen} is a Spark Connect server, which is not used: name a master such as {LOCAL}")
     _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.pop("SPARK_REMOTE", None)  # pyspark refuses to be told both
+    os.environ.pop("SPARK_REMOTE", None)  # pyspark refuses both settings together
     values = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
     builder = SparkSession.builder.appName(name).master(chosen)
     if "SPARK_CONF_DIR" not in os.environ:
         values["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     if is_local(chosen):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # also where the machine's name has no address
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # also for a machine whose name has no address
         values |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -81,8 +80,8 @@ def spark_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("mqqb")` known to a session that was made elsewhere, and give this package
-    to its workers on other machines."""
+    """Register `spark.read.format("mqqb")` with a session made elsewhere, and ship this package to its remote
+    workers."""
     from ordack.pipeline.packets import PacketSource
 
     if not is_local(spark.sparkContext.master or LOCAL):
@@ -91,8 +90,8 @@ def register(spark: SparkSession) -> None:
 
 
 def task_count(spark: SparkSession, files: int) -> int:
-    """Into how many tasks reading so many files is divided. A cluster does not know how many tasks it can run at once:
-    its executors may not have registered yet."""
+    """Return the number of tasks for reading `files` files. A cluster does not know its capacity: executors may
+    register later."""
     context = spark.sparkContext
     places = context.defaultParallelism if is_local(context.master or LOCAL) else TASKS_MAX
     return max(1, min(files, places))
@@ -116,30 +115,30 @@ def _check_java() -> None:
 
 
 def _ship(spark: SparkSession) -> None:
-    """Give the workers of a cluster this package, whatever they have installed: both ends must be the same."""
+    """Ship this package to the workers of a cluster, because both ends must be the same version."""
     folder = Path(tempfile.mkdtemp(prefix="ordack-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # a driver serves it to its workers as long as it lives
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # the driver serves the folder to its workers
     archive = folder / "ordack.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
         for root in (_PACKAGE, Path(mqqb.__file__).resolve().parent):
             for file in sorted(root.rglob("*.py")):
                 package.write(file, Path(root.name) / file.relative_to(root))
     core = find_spec("_mqqb")
-    compiled = None if core is None else core.origin  # lies beside the archive, which is on the path of the workers
+    compiled = None if core is None else core.origin  # placed next to the archive, on the workers' path
     spark.sparkContext.addPyFile(str(archive))
     if compiled is not None:
         spark.sparkContext.addFile(compiled)
 
 
 def words(error: Exception) -> str:
-    """What an exception of Spark's has to say: our own reason, if there is one in it, else its first line."""
+    """Return this package's own reason in a Spark exception, or its first line."""
     text = _text(error)
     own = re.findall(r"^(?:\w+: )?ordack\.[\w.]+: (.+)$", text, re.MULTILINE)
     return str(own[-1]) if own else _first_line(error)
 
 
 def _text(error: Exception) -> str:
-    """What Java says, if it is that, else the error."""
+    """Return Java's message, or the error's."""
     java = getattr(error, "java_exception", None)
     return str(error if java is None else java.toString())
 

@@ -1,4 +1,4 @@
-"""`ordack pipeline reconcile`: what captures show that was stored, against what is in segments and in a table.
+"""`ordack pipeline reconcile`: compares captures with segments and a table.
 
-compare.py joins the three sides, and result.py says what came of it.
+compare.py joins the three sides. result.py describes the outcome.
 """

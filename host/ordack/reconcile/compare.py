@@ -1,11 +1,9 @@
-"""Three sides of the same messages, joined: which are where, and which are not.
+"""Join captures, segments and table message by message, and find the differences.
 
-All joins are by the message key, and run in Spark; the driver gets sums, and the first FINDINGS_MAX findings.
+All joins use the message key (segments.MESSAGE_KEY), which packets show, too. They run in Spark; the driver gets sums
+and the first FINDINGS_MAX findings.
 
-A message is known by its message key (segments.MESSAGE_KEY), which a packet tells, too.
-
-What the captures have missed makes no violation: a finding that depends on it is unknown. So is what an export or an
-ingest may not have reached yet.
+A finding is unknown, not a violation, if it depends on a gap in the captures or on a later export or ingest.
 """
 
 from __future__ import annotations
@@ -41,9 +39,9 @@ from ordack.reconcile.result import FINDINGS_MAX, KINDS, Result, finding_of
 
 Task = TypeVar("Task")
 NO_GUID = guids.guid_text(NULL_GUID)
-PORT = ":1801"  # of the end that was connected to
-BODY = "body_crc"  # the CRC-32 of a body
-LACKS = ("hole", "malformed", DAMAGE, UNREADABLE)  # of captures: what was not seen whole
+PORT = ":1801"  # of the end that accepts connections
+BODY = "body_crc"  # CRC-32 of a body
+LACKS = ("hole", "malformed", DAMAGE, UNREADABLE)  # gaps in captures
 PACKETS = ("file", "frame", "time", "connection", "direction", "receiver", "packet", "size", "source_queue_manager",
            "queue_manager_address", "message_id", "destination_queue", "tx_sequence_ordinal", "tx_sequence_time_stamp",
            "tx_sequence_number", "message_class", "ack_tx_sequence_ordinal", "ack_tx_sequence_time_stamp",
@@ -51,13 +49,13 @@ PACKETS = ("file", "frame", "time", "connection", "direction", "receiver", "pack
 MESSAGE = ("queue_manager", "queue", "message_key", "source_queue_manager", "message_id", "arrived",
            "destination_queue", "over_http", "tx_sequence_ordinal", "tx_sequence_time_stamp",
            "tx_sequence_number")  # fmt: skip
-RECEIVED, REFUSED = CLASS_RECEIVING, CLASS_NEGATIVE  # of FinalAcks: received, and from here on not (wire.md 6)
-MARGIN_S = 1  # of the captures' begin: a message may have passed before, and be stored behind it
+RECEIVED, REFUSED = CLASS_RECEIVING, CLASS_NEGATIVE  # FinalAck classes: received; refused from here on (wire.md 6)
+MARGIN_S = 1  # after the captures' begin: a message sent before it may be stored after it
 
 
 class Compared(NamedTuple):
-    """Data frames; nothing is read before they are asked for. messages: one row a message and queue, with `sent`, the
-    packets that show it, and how often it is in segments and table. findings: result.KINDS."""
+    """Lazy data frames. messages: one row for each message and queue, with its `sent` packets and its number of copies
+    in segments and table. findings: see result.KINDS."""
 
     packets: DataFrame
     messages: DataFrame
@@ -65,7 +63,7 @@ class Compared(NamedTuple):
 
 
 def compare(spark: SparkSession, captures: str, source: Folders, table: str, *, queue: str | None = None) -> Compared:
-    """captures: a file, a pattern or a folder. queue: only this one. Raises FolderError, IngestError,
+    """captures: a file, a pattern or a folder. queue: compare only this queue. Raises FolderError, IngestError,
     IngestUnusable, OptionError."""
     markers = source.now().values()
     managers = [marker.queue_manager for marker in markers]
@@ -91,7 +89,7 @@ def compare(spark: SparkSession, captures: str, source: Folders, table: str, *, 
 
 
 def collect(compared: Compared, names: dict[str, Any]) -> Result:
-    """What a report says. names: what else is in it (captures, segments, table)."""
+    """Return the report. names: further content (captures, segments, table)."""
     found = dict.fromkeys(KINDS, 0) | {
         one["kind"]: one["count"] for one in compared.findings.groupBy("kind").count().collect()
     }
@@ -126,11 +124,11 @@ def collect(compared: Compared, names: dict[str, Any]) -> Result:
     )
 
 
-# ---- where each message is
+# ---- places of each message
 
 
 def _messages(sent: DataFrame, exported: DataFrame, loaded: DataFrame, managers: Sequence[str]) -> DataFrame:
-    """receiver: the queue manager that had it, as the captures say; ours: it is, or may be, one of the segments'."""
+    """Join by message. receiver: GUID from the captures. ours: the receiver may be a queue manager of the segments."""
     copies = exported.select(*MESSAGE, BODY, "due", F.lit(1).alias("segments"), F.lit(0).alias("table")).unionByName(
         loaded.select(*MESSAGE, BODY, F.lit(False).alias("due"), F.lit(0).alias("segments"), F.lit(1).alias("table"))
     )
@@ -162,7 +160,7 @@ def _messages(sent: DataFrame, exported: DataFrame, loaded: DataFrame, managers:
 
 
 def _pruned(spark: SparkSession, source: Folders, read: Serials) -> DataFrame:
-    """Queues of which older segments have been deleted: (queue_manager, queue)."""
+    """Return (queue_manager, queue) of queues with deleted segments."""
     markers = {marker.folder: marker.queue_manager for marker in source.now().values()}
     oldest = source.beginning(())
     pruned = {place for place, before in oldest.items() if before} | {place for place in read if place not in oldest}
@@ -170,7 +168,7 @@ def _pruned(spark: SparkSession, source: Folders, read: Serials) -> DataFrame:
     return spark.createDataFrame(names, "queue_manager string, queue string").distinct()
 
 
-# ---- what is wrong with that
+# ---- findings
 
 
 class _Kinds:
@@ -190,7 +188,7 @@ class _Kinds:
         self._messages = messages
 
     def findings(self, pruned: DataFrame, others: bool) -> DataFrame:
-        """others: the table has more folders than those that were given."""
+        """others: the table has further folders."""
         whole = self._messages.join(F.broadcast(self._span)).join(
             F.broadcast(pruned.withColumn("pruned", F.lit(True))), ["queue_manager", "queue"], "left"
         )
@@ -216,8 +214,8 @@ class _Kinds:
         )  # fmt: skip
 
     def _with_progress(self, whole: DataFrame) -> DataFrame:
-        """`newest`: the last arrival that was exported of the queue that the message was sent to. `reached`: the
-        highest number that was exported of its sequence."""
+        """Add `newest`, the last exported arrival in the destination queue, and `reached`, the highest exported number
+        of the message's sequence."""
         arrivals = self._exported.select(
             "arrived", F.col("queue_manager").alias("at_manager"),
             F.explode(F.array(F.lower("queue"), _place(F.col("destination_queue")))).alias("place"),
@@ -248,7 +246,7 @@ class _Kinds:
 
     @staticmethod
     def _bodies() -> Iterator[Column]:
-        """Those in a table are compared with what was sent, or, if the captures do not show that, with the segments."""
+        """Compare bodies with the sent ones; for the table, with the segments' if the captures have none."""
         sent, segments, table = (F.col(f"{name}_bodies") for name in ("sent", "segments", "table"))
         shown = F.coalesce(F.size(sent), F.lit(0)) > 0
         for name, these, reference in (
@@ -284,7 +282,7 @@ class _Kinds:
 
 
 def _place(name: Column) -> Column:
-    """The queue's name, if a format name tells it, else all of that."""
+    """Return the queue's name from a direct format name; return other format names whole."""
     small = F.lower(name)
     return F.when(small.startswith("direct="), F.substring_index(small, "\\", -1)).otherwise(small)
 
@@ -293,18 +291,18 @@ def _place(name: Column) -> Column:
 
 
 def read_packets(spark: SparkSession, captures: str) -> DataFrame:
-    """What the packets of captures say of messages and who has them; each is read once."""
+    """Read the packets that show messages and their receipt. Each capture is read once."""
     wanted = ("EstablishConnection", "UserMessage", "OrderAck", "FinalAck", "older", *LACKS)
     frame = spark.read.format("mqqb").option("columns", ",".join(PACKETS)).load(captures)
     return frame.where(F.col("packet").isin(*wanted)).persist()
 
 
 def sent_messages(packets: DataFrame) -> DataFrame:
-    """One row for each message and queue manager that it was sent to: what it is called, `first`, the packet that has
-    shown it first, `acknowledged`, that of the first acknowledgement, `outcome`, the class of its FinalAck, and
-    `bodies`, the CRC of each body that it was sent with.
+    """Return a row for each message and receiving queue manager. first: its first packet. acknowledged: packet of the
+    first acknowledgement. outcome: class of its FinalAck. bodies: CRCs of all bodies sent.
 
-    receiver: GUID; null if the capture does not tell whose connection it was."""
+    receiver_manager: GUID, null if the captures do not show the receiver.
+    """
     of_packet = F.struct("time", "file", "frame")
     owners = _owners(packets)
     messages = (
@@ -325,7 +323,7 @@ def sent_messages(packets: DataFrame) -> DataFrame:
 
 
 def _key(source: str, prefix: str, message_id: Column) -> Column:
-    """As segments.message_keys has it."""
+    """Compute the message key as segments.message_keys does."""
     stamp, ordinal, number = (F.col(f"{prefix}{name}") for name in (
         "sequence_time_stamp", "sequence_ordinal", "sequence_number"))  # fmt: skip
     sequence = stamp.cast("decimal(20,0)") * F.lit(1 << 32).cast("decimal(20,0)") + ordinal
@@ -334,20 +332,20 @@ def _key(source: str, prefix: str, message_id: Column) -> Column:
 
 
 def _owners(packets: DataFrame) -> DataFrame:
-    """The queue managers at the ends of each connection, where its EstablishConnection was seen."""
+    """Return the queue managers at both ends of each connection with a captured EstablishConnection."""
     told = (F.max(F.when(F.col(name) != NO_GUID, F.col(name))).alias(name) for name in ("client_guid", "server_guid"))
     return packets.where("packet = 'EstablishConnection'").groupBy("connection").agg(*told).withColumnsRenamed(
         {"client_guid": "client", "server_guid": "server"})  # fmt: skip
 
 
 def _other_end() -> Column:
-    """Who gets a packet."""
+    """Return the receiving queue manager of a packet."""
     return F.when(F.col("receiver").endswith(PORT), F.col("server")).otherwise(F.col("client"))
 
 
 def _order_acks(packets: DataFrame, owners: DataFrame) -> DataFrame:
-    """OrderAcks with the queue manager whose sequence it is: that which it is addressed to, or at the other end; if
-    neither is known, the only one whose messages came on this connection (B-079)."""
+    """Return OrderAcks with the queue manager of their sequence: the addressee, or the queue manager at the other end.
+    If both are unknown, take the only source of messages on this connection (B-079)."""
     alone = (
         packets.where("packet = 'UserMessage'")
         .groupBy("connection", (1 - F.col("direction")).alias("direction"))
@@ -370,7 +368,7 @@ def _order_acks(packets: DataFrame, owners: DataFrame) -> DataFrame:
 
 
 def _with_order_acks(messages: DataFrame, acks: DataFrame) -> DataFrame:
-    """Messages with `ordered`: the first OrderAck of their number or a higher one of their sequence."""
+    """Add `ordered`: the first OrderAck of the message's number or of a higher number in its sequence."""
     sequence = ("source_queue_manager", "tx_sequence_time_stamp", "tx_sequence_ordinal")
     behind = Window.partitionBy(*sequence).orderBy(F.desc("tx_sequence_number"))
     both = messages.unionByName(acks, allowMissingColumns=True)
@@ -397,7 +395,7 @@ def _with_finals(messages: DataFrame, packets: DataFrame) -> DataFrame:
 
 
 def read_segments(spark: SparkSession, found: Sequence[FoundSegment], read: Serials) -> DataFrame:
-    """The rows of these segments; `due`: their segment is one that the table has taken, by its `read`."""
+    """Read segments. due: the table's serials, `read`, include the row's segment."""
     tasks = [(str(one.segment.path), one.serial <= read.get(one.place, 0)) for one in found]
 
     def read_one(task: tuple[str, bool]) -> Iterator[pa.RecordBatch]:
@@ -417,7 +415,7 @@ def _crcs(bodies: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _read_in_tasks(
     spark: SparkSession, tasks: Sequence[Task], read: Callable[[Task], Iterable[pa.RecordBatch]], schema: StructType
 ) -> DataFrame:
-    """What `read` gives for each of these, in a task of its own."""
+    """Call `read` for each of `tasks`, in Spark tasks."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -431,7 +429,7 @@ def _read_in_tasks(
 
 
 def read_rows(spark: SparkSession, table: str) -> DataFrame:
-    """The rows of a table; BODY: null if it has no column body. Raises IngestError, IngestUnusable."""
+    """Read a table. BODY is null if the table has no column body. Raises IngestError, IngestUnusable."""
     if format_of(table) == ICEBERG or is_name(table):
         names, count, read = _iceberg(table)
     else:
@@ -440,7 +438,7 @@ def read_rows(spark: SparkSession, table: str) -> DataFrame:
     if lacking:
         raise IngestUnusable(f"the table {table} has no column {', '.join(lacking)}, by which it could be reconciled")
     columns = [*MESSAGE, *(["body"] if "body" in names else [])]
-    shares = min(count, task_count(spark, count))  # of no files none
+    shares = min(count, task_count(spark, count))  # 0 without files
 
     def read_share(share: int) -> Iterator[pa.RecordBatch]:
         for batch in read(columns, share, shares):
@@ -453,11 +451,11 @@ def read_rows(spark: SparkSession, table: str) -> DataFrame:
     return _read_in_tasks(spark, range(shares), read_share, schema)
 
 
-Read = Callable[[list[str], int, int], Iterable[pa.RecordBatch]]  # of columns, one of so many shares of the rows
+Read = Callable[[list[str], int, int], Iterable[pa.RecordBatch]]  # of columns; share `share` of `shares` of the rows
 
 
 def _delta(table: str) -> tuple[list[str], int, Read]:
-    """Names of columns, how many files there are, and what reads them."""
+    """Return the names of columns, the number of files, and their reader."""
     version = open_table(table).version()
 
     def dataset() -> ds.Dataset:

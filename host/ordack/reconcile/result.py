@@ -1,4 +1,4 @@
-"""What a reconciliation has found, in words and as JSON."""
+"""The result of a reconciliation, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pyspark.sql import Row
 
 from ordack.config.names import PeerNames, counted, legible
 
-FINDINGS_MAX = 1000  # that are named; all are counted, and in the view
+FINDINGS_MAX = 1000  # named; the count and the view include all findings
 NAMED_MAX = 20  # in the text
 STATUS = {"reconciled": 0, "violations": 1, "incomplete": 3}
 
 
 class Kind(NamedTuple):
-    """What a finding means. violation: else nobody knows."""
+    """The meaning of a kind of finding. violation: False for an unknown outcome."""
 
     violation: bool
     meaning: str
@@ -46,7 +46,7 @@ KINDS = {
 
 
 class Packet(NamedTuple):
-    """Where a packet is: file, frame, and microseconds since 1970."""
+    """The place of a packet: file, frame, and microseconds since 1970."""
 
     file: str
     frame: int
@@ -57,7 +57,7 @@ class Packet(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One message, and what is wrong with it. sent, acknowledged: the packets that show it; None: there is none."""
+    """One message with its problem. sent, acknowledged: packets that show it, or None."""
 
     kind: str
     source_queue_manager: str
@@ -83,11 +83,9 @@ class Finding(NamedTuple):
 
 @dataclass
 class Result:
-    """names: captures, segments and table. totals: messages to the segments' queue managers
-    that were captured and acknowledged, copies in segments and table, and messages that were stored while the captures
-    were made.
-    found: findings of each kind. events: holes and the like in the captures. peer_names: what people call queue
-    managers."""
+    """names: captures, segments and table. totals: captured and acknowledged messages to the segments' queue managers,
+    copies in segments and table, and messages stored during the captures. found: number of findings by kind. events:
+    gaps in the captures. peer_names: display names of queue managers."""
 
     names: dict[str, Any]
     totals: dict[str, int]
@@ -112,7 +110,7 @@ class Result:
 
     @property
     def incomplete(self) -> list[str]:
-        """Why the comparison does not prove that every message is there, though it found no violation."""
+        """Reasons why a comparison without violations does not prove completeness."""
         reasons = [
             f"the captures are not whole: {event} {count} times" for event, count in self.events.items() if count
         ]
@@ -126,7 +124,7 @@ class Result:
         return reasons
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `ordack pipeline reconcile --json` prints."""
+        """Return the object that `ordack pipeline reconcile --json` prints."""
         return {
             "verdict": self.verdict,
             "incomplete": self.incomplete,
@@ -147,7 +145,7 @@ class Result:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the report for people."""
         totals = self.totals
         lines = [
             (
@@ -168,13 +166,13 @@ class Result:
 
 
 def moment(microseconds: int) -> str:
-    """UTC."""
+    """Format microseconds since 1970 as UTC."""
     seconds, rest = divmod(microseconds, 1_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06}Z"
 
 
 def micros(value: datetime | None) -> int | None:
-    """Of a time that pyspark has collected, which is local and does not say so."""
+    """Convert a time collected by pyspark, which is naive local time."""
     return None if value is None else round(value.timestamp() * 1e6)
 
 
@@ -183,6 +181,6 @@ def _packet(row: Row | None) -> Packet | None:
 
 
 def finding_of(row: Row) -> Finding:
-    """Of a row of Compared.findings."""
+    """Convert a row of Compared.findings."""
     values = {name: row[name] for name in Finding._fields if name not in ("sent", "acknowledged")}
     return Finding(**values, sent=_packet(row["first"]), acknowledged=_packet(row["acknowledged"]))
