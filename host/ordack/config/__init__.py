@@ -1,1 +1,1 @@
-"""What is configured, and what has a name: settings, queue names, addresses, TLS, message classes, paths."""
+"""Configuration and names: settings, queue names, addresses, TLS, message classes, paths."""

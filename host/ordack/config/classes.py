@@ -1,6 +1,6 @@
-"""Message classes in words: name, what has happened, what to do (B-365 to B-387).
+"""Describe message classes: name, event, remedy (B-365 to B-387).
 
-The names come from the engine. No other module of this package knows a class by its number.
+The engine defines the names. Other modules of this package use no class numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NAMES = {0x0000: "NORMAL", compose.CLASS_ORDER_ACK: "ORDER_ACK"} | {
     number: name for name, number in vars(confirm).items() if name.startswith(("REPORT", "ACK_", "NACK_"))
 }
 
-# What has happened, and what to do if there is something to do.
+# The event, and the remedy if there is one.
 _WORDS = {
     confirm.REPORT: ("a report of a traced message", ""),
     confirm.ACK_REACH_QUEUE: ("it arrived in its queue", ""),
@@ -76,17 +76,17 @@ _WORDS = {
 
 
 def name(number: int) -> str | None:
-    """NACK_BAD_DST_Q; None for one that an application has made up (B-388)."""
+    """Return a name such as NACK_BAD_DST_Q; None for an application's own class (B-388)."""
     return NAMES.get(number)
 
 
 def label(number: int) -> str:
-    """0x8000 NACK_BAD_DST_Q, for those who know the protocol."""
+    """Return a text such as "0x8000 NACK_BAD_DST_Q", for readers who know the protocol."""
     return f"0x{number:04X} {NAMES.get(number, '')}".rstrip()
 
 
 def words(number: int, destination: str = "") -> str:
-    """What has happened and what to do, in a sentence; the class behind it. destination: the message's, if known."""
+    """Return event, remedy and class in a sentence. destination: of the message, if known."""
     host, queue = split_direct(destination) or ("", "")
     if number in _WORDS:
         happened, advice = _WORDS[number]

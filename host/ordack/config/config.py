@@ -1,6 +1,6 @@
-"""Configuration of a queue manager: limits, names, addresses. Defaults are MSMQ's where it has one.
+"""Configuration of a queue manager: limits, names, addresses. Defaults are MSMQ's where MSMQ has them.
 
-`Config.of` makes a Config of the numbers that the configuration file has (settings.NUMBERS).
+`Config.of` builds a Config from the configuration file's numbers (settings.NUMBERS).
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from ordack.config.names import BadName, destination, is_own_address, queue_name
 from ordack.config.settings import BAUD, FLAG, LISTEN, NEVER, NUMBERS
 
 PORT = LISTEN[1]  # B-001
-LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of those that stand for every address, to listen on
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # loopback of each wildcard address
 TLS_SCHEME = "tls://"
-EVERY_QUEUE = "*"  # stands for the queues without rights of their own
-SERIAL_PORT = 0  # stands for the port of a hop that is a serial line: nobody connects there
-NAMES_KEPT = 1024  # that were read last, in each way: a batch has the names of the one before it
-CONNECT_TIMEOUT_S = 10  # for an attempt to connect; also what a TimeToReachQueue of 0 counts as (B-405)
+EVERY_QUEUE = "*"  # means queues without rights of their own
+SERIAL_PORT = 0  # pseudo-port of a next hop on a serial line
+NAMES_KEPT = 1024  # of each cache of recent names: consecutive batches repeat names
+CONNECT_TIMEOUT_S = 10  # for an attempt to connect; also the effective TimeToReachQueue of 0 (B-405)
 _SERIAL = re.compile(r"(?:([\w.-]+)=)?(.+?)(?:@([^@/]*))?", re.DOTALL)
 _DIRECT = re.compile(r"(?:DIRECT=)?(TCP|OS):([^\\]{1,255})\\(?:(private\$)\\)?(.+)", re.IGNORECASE)
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-# ---- who may write to a queue
+# ---- rights to write to a queue
 
 
 def parse_network(text: str) -> Network:
-    """An address or a network in CIDR notation; raises ValueError that says what to write."""
+    """Parse an address or a network in CIDR notation. Raise ValueError with the correct form."""
     try:
         return ipaddress.ip_network(text)
     except ValueError:
@@ -66,7 +66,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 @dataclass(frozen=True)
 class Networks:
-    """Addresses that are in any of these networks."""
+    """Addresses in any of these networks."""
 
     networks: tuple[Network, ...] = ()
 
@@ -92,8 +92,8 @@ class Access:
     certificates: frozenset[str] | None = None
 
     def refusal(self, address: str, source: bytes, certificate: str = "") -> str:
-        """Why this source may not write; "" if it may. address: or the name of a serial line. certificate: the name in
-        it, "" without TLS."""
+        """Return why a source may not write; "" if it may. address: IP address, or name of a serial line. certificate:
+        name in the certificate; "" without TLS."""
         if self.networks is not None and address not in self.networks and address not in self.lines:
             return f"{address} is not in allow-addresses"
         if self.sources is not None and source not in self.sources:
@@ -102,8 +102,8 @@ class Access:
 
 
 def certificate_refusal(allowed: Collection[str] | None, certificate: str) -> str:
-    """Why the certificate of this name is not allowed; "" if it is. allowed: None allows all. certificate: "" for a
-    peer without one."""
+    """Return why a certificate's name is not allowed; "" if it is. allowed: None allows all. certificate: "" for a peer
+    without one."""
     if allowed is None or certificate.lower() in allowed:
         return ""
     if certificate:
@@ -116,24 +116,23 @@ def certificate_refusal(allowed: Collection[str] | None, certificate: str) -> st
 
 @dataclass
 class Config:
-    """Settings of one queue manager. All parts of it have the same Config. settings.NUMBERS says what its numbers mean.
+    """Settings of one queue manager, shared by all its parts. settings.NUMBERS describes the numbers.
 
-    own_names: host parts of direct names that mean this queue manager; empty: messages to any are taken, and what goes
-    out to this machine's addresses stays here (B-416). listening: where it takes connections. next_hops: address as in
-    a direct name, or GUID of a queue manager -> (host, port) to connect to instead of port 1801 there; with SERIAL_PORT
-    it is the name of a serial line, over which that machine connects. tls_hops: of both, those with TLS. public_queues:
-    GUID of a public queue -> format name, in place of a directory. history_size, history_lifetime: bound of the
-    duplicate filter, entries and seconds (B-019). max_unknown_streams: incoming streams remembered that lead to no
-    transactional queue, or of which nothing was accepted. max_ack_queues: peers without a session for which FinalAcks
-    wait; max_final_acks: how many wait in all, and max_peer_final_acks for one peer, before the next message of it is
-    rejected; acknowledgement_lifetime: s until one is discarded that nobody has fetched. max_unwritten: bytes a peer
-    may leave unread before it is cut off. max_half_received: bytes of unfinished packets in all. minimum_rate: bytes a
-    second of a packet that takes longer than packet_timeout. refusals_told: messages of a stream refused in a row
-    before an operator hears (B-426). outcomes_kept: ended messages of which a sender can still ask (C-80). The sum of
-    try_connect_interval and round_trip_delay, in ms, is the longest wait between two attempts to connect (B-133).
-    numbers: those that the configuration file states, by name, for applications to go by, too. access: who may write
-    to a queue, by its name in lower case; EVERY_QUEUE: to others. names: what people call queue managers, by GUID in
-    lower case.
+    own_names: host parts of direct names that mean this queue manager. If empty, messages to any host part are
+    accepted, and messages to this machine's addresses stay here (B-416). listening: addresses for incoming connections.
+    next_hops: {address in a direct name, or GUID: (host, port)} instead of port 1801 of the address. SERIAL_PORT marks
+    host as the name of a serial line, over which the machine connects. tls_hops: next hops with TLS. public_queues:
+    {GUID of a public queue: format name}, instead of a directory. history_size, history_lifetime: limits of the
+    duplicate filter, entries and seconds (B-019). max_unknown_streams: incoming streams remembered without a
+    transactional queue or an accepted message. max_ack_queues: peers without a session that have waiting FinalAcks.
+    max_final_acks, max_peer_final_acks: waiting FinalAcks in all and for one peer; above them, messages are rejected.
+    acknowledgement_lifetime: s until an unfetched acknowledgement is discarded. max_unwritten: unread bytes of a peer
+    before it is disconnected. max_half_received: bytes of unfinished packets in all. minimum_rate: bytes a second of a
+    packet that takes longer than packet_timeout. refusals_told: consecutive refusals in a stream before an operator is
+    told (B-426). outcomes_kept: ended messages that a sender can still query (C-80). try_connect_interval +
+    round_trip_delay: longest wait between attempts to connect, ms (B-133). numbers: those stated in the configuration
+    file, by name, also for applications. access: rights by queue name in lower case; EVERY_QUEUE: all other queues.
+    names: display names of queue managers, by GUID in lower case.
     """
 
     own_names: frozenset[str] = frozenset()
@@ -181,7 +180,7 @@ class Config:
 
     @classmethod
     def of(cls, numbers: Mapping[str, int], **others: Any) -> Config:
-        """The Config for numbers of settings.NUMBERS, by name. others: fields that override them. Raises KeyError."""
+        """Build a Config from numbers of settings.NUMBERS. others: fields that override them. Raises KeyError."""
         made: dict[str, dict[str, Any]] = {"": {}, "session": {}, "confirmation": {}}
         for name, value in numbers.items():
             setting = NUMBERS[name]
@@ -202,7 +201,7 @@ class Config:
 
     @classmethod
     def kept(cls, names: Mapping[str, Any]) -> Config:
-        """The Config for applications, from the `to_keep` of the last `serve`."""
+        """Build the Config for applications from the `to_keep` of the last `serve`."""
         return cls.of(
             {name: value for name, value in names.get("numbers", {}).items() if name in NUMBERS},
             own_names=frozenset(names.get("own", ())),
@@ -211,7 +210,7 @@ class Config:
         )
 
     def to_keep(self) -> dict[str, Any]:
-        """The argument of `kept`, ready for JSON."""
+        """Return the argument of `kept`, ready for JSON."""
         return {
             "own": sorted(self.own_names),
             "hops": dict(self.next_hops),
@@ -221,25 +220,25 @@ class Config:
         }
 
     def is_own(self, address: str) -> bool:
-        """Does this host part of a direct name mean this queue manager, on any port (B-416)?"""
+        """Test whether a host part of a direct name means this queue manager, on any port (B-416)."""
         if address in self.next_hops:
             return False
         return address in self.own_names if self.own_names else is_own_address(address)
 
     def access_to(self, queue: str) -> Access:
-        """The rights to write to a queue."""
+        """Return the rights to write to a queue."""
         return self.access.get(queue.lower()) or self.access.get(EVERY_QUEUE, Access())
 
     @property
     def own_hop(self) -> tuple[str, int] | None:
-        """Address and port that reach this queue manager from this machine; None: it does not listen."""
+        """Address and port of this queue manager for this machine; None if it does not listen."""
         if not self.listening:
             return None
         host, port = self.listening[0]
         return LOOPBACK.get(host, host), port
 
     def way(self, address: str) -> tuple[str, int]:
-        """Address and port to connect to for a direct name with this host part."""
+        """Return address and port to connect to for a host part of a direct name."""
         known = self.next_hops.get(address)
         if known is None and self.own_hop and self.is_own(address):
             for host, port in self.listening:
@@ -250,7 +249,7 @@ class Config:
 
 
 def _is_of_family(address: str, other: str) -> bool:
-    """Is this of the same version of IP as the other, or a name?"""
+    """Test whether an address has the IP version of `other`, or is a name."""
     try:
         return ipaddress.ip_address(address).version == ipaddress.ip_address(other).version
     except ValueError:
@@ -259,7 +258,7 @@ def _is_of_family(address: str, other: str) -> bool:
 
 @functools.lru_cache(NAMES_KEPT)
 def check_host(address: str) -> None:
-    """Raise BadName unless this is an IP address or a name that can be one of a machine."""
+    """Raise BadName unless this is an IP address or a valid host name."""
     try:
         ipaddress.ip_address(address)
     except ValueError:
@@ -272,7 +271,7 @@ def check_host(address: str) -> None:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT` or `[IPV6]:PORT` as (host, port); raises ValueError that says what is wrong."""
+    """Parse `HOST:PORT` or `[IPV6]:PORT` to (host, port). Raise ValueError with the mistake."""
     host, colon, port = text.rpartition(":")
     if not colon or not host:
         raise ValueError(f"{text!r} is not HOST:PORT")
@@ -286,17 +285,17 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_local_address(text: str) -> tuple[str, int]:
-    """As `parse_address`; a PORT alone is one of the loopback address."""
+    """Parse like `parse_address`, but a PORT alone means the loopback address."""
     return parse_address(f"127.0.0.1:{text}" if text.isdigit() else text)
 
 
 def format_address(host: str, port: int) -> str:
-    """The reverse of `parse_address`."""
+    """Format an address for `parse_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_next_hop(text: str) -> tuple[str, tuple[str, int]]:
-    """`ADDRESS=HOST:PORT` or `ADDRESS=tls://HOST:PORT` as (address, (host, port)); raises ValueError."""
+    """Parse `ADDRESS=HOST:PORT` or `ADDRESS=tls://HOST:PORT` to (address, (host, port)). Raises ValueError."""
     address, equals, target = text.partition("=")
     if not equals or not address:
         raise ValueError(f"{text!r} is not ADDRESS=HOST:PORT")
@@ -307,8 +306,8 @@ def parse_next_hop(text: str) -> tuple[str, tuple[str, int]]:
 
 
 def tls_places(hops: Iterable[str]) -> frozenset[tuple[str, int]]:
-    """The (host, port) of those of these next hops, as `parse_next_hop` reads them, that have TLS. Raises ValueError
-    for one that is there without it, too."""
+    """Return the (host, port) of next hops with TLS, in the form of `parse_next_hop`. Raise ValueError for a place that
+    is listed both with and without TLS."""
     places: dict[bool, set[tuple[str, int]]] = {True: set(), False: set()}
     for text in hops:
         places[f"={TLS_SCHEME}" in text].add(parse_next_hop(text)[1])
@@ -319,8 +318,8 @@ def tls_places(hops: Iterable[str]) -> frozenset[tuple[str, int]]:
 
 
 class TlsFiles(NamedTuple):
-    """PEM files: the certificate of this queue manager, its private key, and the authority that signs those of its
-    peers."""
+    """PEM files: certificate and private key of this queue manager, and the authority that signs its peers'
+    certificates."""
 
     certificate: Path
     key: Path
@@ -328,7 +327,7 @@ class TlsFiles(NamedTuple):
 
 
 class SerialSettings(NamedTuple):
-    """A serial line. name: of the machine at its other end, in direct names. port: a path, or a URL of pyserial."""
+    """A serial line. name: of the machine at its other end, in direct names. port: a path or a pyserial URL."""
 
     name: str
     port: str
@@ -336,7 +335,7 @@ class SerialSettings(NamedTuple):
 
 
 def parse_serial(text: str) -> SerialSettings:
-    """`[NAME=]PORT[@BAUD]`; the name is the last part of the port's, if not given. Raises ValueError or BadName."""
+    """Parse `[NAME=]PORT[@BAUD]`. The default name is the last part of PORT. Raises ValueError, BadName."""
     match = _SERIAL.fullmatch(text)
     if not match:
         raise ValueError("a serial port has a name")
@@ -354,7 +353,7 @@ def parse_serial(text: str) -> SerialSettings:
 
 
 def parse_quota(text: str) -> int | None:
-    """Bytes, or None for `none`; raises ValueError."""
+    """Parse bytes; `none` gives None. Raises ValueError."""
     if text.lower() == "none":
         return None
     if not text.isascii() or not text.isdigit() or int(text) > NEVER:
@@ -363,7 +362,7 @@ def parse_quota(text: str) -> int | None:
 
 
 def parse_public_queue(text: str) -> tuple[str, str]:
-    """`GUID=FORMATNAME` as (GUID in lower case, format name); raises ValueError."""
+    """Parse `GUID=FORMATNAME` to (GUID in lower case, format name). Raises ValueError."""
     guid, equals, name = text.partition("=")
     if not equals:
         raise ValueError(f"{text!r} is not GUID=FORMATNAME")
@@ -374,9 +373,9 @@ def parse_public_queue(text: str) -> tuple[str, str]:
 
 @functools.lru_cache(NAMES_KEPT)
 def split_direct(name: str) -> tuple[str, str] | None:
-    """(address, queue name) of a direct name of a private queue, `DIRECT=` or not; None for any other (wire.md 1.5).
+    """Split a private queue's direct name into (address, queue name); None for other names (wire.md 1.5).
 
-    Both in lower case: neither part distinguishes case. The queue name keeps to the rules of queue names.
+    The prefix `DIRECT=` is optional. Both parts are in lower case, because case is ignored. The queue name is valid.
     """
     match = _DIRECT.fullmatch(name)
     if not match or not match[3]:

@@ -1,6 +1,6 @@
 """Read `ordack.toml`, the configuration file of `ordack serve`. `settings.py` lists its tables and keys.
 
-The reader reports all mistakes of a file at once, each with the file, the key, the value and what to write.
+The reader reports all mistakes of a file at once, each with the file, the key, the value and the correct form.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class BadConfigFile(ValueError):
 
 
 class Listen(NamedTuple):
-    """A listener. allow: networks that may connect; None: all. certificates: with TLS, names in lower case that may
-    connect; None: all."""
+    """A listener. allow: networks that may connect. certificates: names in lower case that may connect with TLS. None
+    allows all."""
 
     address: str
     port: int
@@ -62,9 +62,9 @@ class Listen(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The content of a file, by tables and keys; a field is empty if the file has nothing for it. next_hops, tls_hops,
-    public_queues: as in Config. queues: by names in lower case; EVERY_QUEUE: all others. names: by GUID in lower case.
-    capture: the first file. numbers: of settings.NUMBERS, by name."""
+    """The content of a file. A field is empty if the file has nothing for it. next_hops, tls_hops, public_queues: see
+    Config. queues: by name in lower case; EVERY_QUEUE: all others. names: by GUID in lower case. capture: the first
+    file. numbers: of settings.NUMBERS, by name."""
 
     path: Path | None = None
     listen: tuple[Listen, ...] = ()
@@ -85,7 +85,7 @@ class ConfigFile:
     numbers: Mapping[str, int] = field(default_factory=dict)
 
     def config(self, listening: tuple[tuple[str, int], ...]) -> config.Config:
-        """The Config of a queue manager with this file. listening: its addresses and ports."""
+        """Return the queue manager's Config. listening: its addresses and ports."""
         return config.Config.of(
             self.numbers,
             listening=listening,
@@ -99,7 +99,7 @@ class ConfigFile:
 
 
 def find(store: Path, named: Path | None) -> Path | None:
-    """The file for a store: `named`, or `ordack.toml` in the store's folder if there is one."""
+    """Return the file for a store: `named`, or an existing `ordack.toml` in the store's folder."""
     path = named or store / FILE_NAME
     return path if named or os.path.lexists(path) else None
 
@@ -117,9 +117,9 @@ def read(path: Path | None) -> ConfigFile:
 
 
 def parse(text: str, path: Path) -> ConfigFile:
-    """Parse the text of a file. path: of the file; relative paths begin in its folder. Raises BadConfigFile."""
+    """Parse a file's text. path: of the file; relative paths begin in its folder. Raises BadConfigFile."""
     try:
-        document = tomllib.loads(f"{text}\n")  # so that its errors have a line
+        document = tomllib.loads(f"{text}\n")  # so that errors have a line number
     except RecursionError:
         raise BadConfigFile([f"{path}: it is nested too deeply"]) from None
     except ValueError as error:
@@ -132,7 +132,7 @@ def parse(text: str, path: Path) -> ConfigFile:
 
 
 def is_loopback(host: str) -> bool:
-    """Does this address lead to this machine alone?"""
+    """Test whether an address reaches this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -140,7 +140,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A value as it stands in a file."""
+    """Format a value as in the file."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -156,7 +156,7 @@ def _guid(text: str) -> bytes | None:
         return None
 
 
-# ---- values by their kind: each raises ValueError, with a text if it says more than what is to be written
+# ---- values by kind: each function raises ValueError, with a text if the kind's description is not enough
 
 
 def _flag(value: Any) -> int:
@@ -275,10 +275,10 @@ class _Reader:
             numbers=tables.get("settings", {}),
         )
 
-    # ---- tables as settings.py describes them
+    # ---- tables of settings.py
 
     def _table(self, name: str, table: Table, value: object) -> Any:
-        """The values of a table by key; a list of such if it may stand there several times."""
+        """Return a table's values by key, or a list of them for a table that may be repeated."""
         if table.many:
             if isinstance(value, list) and all(isinstance(one, dict) for one in value):
                 several = len(value) > 1
@@ -304,7 +304,7 @@ class _Reader:
         return found
 
     def _keys(self, where: str, table: Table, given: Mapping[str, object]) -> dict[str, Any]:
-        """where: the table, as it is named in front of its keys."""
+        """Read the keys of a table. where: the table's name for messages."""
         found = {}
         for key, value in given.items():
             if key not in table.keys:
@@ -336,7 +336,7 @@ class _Reader:
     def _mapped(
         self, name: str, given: Mapping[str, Any], read: Callable[[str, Any], tuple[Key, Any]]
     ) -> dict[Key, Any]:
-        """A table whose pairs are read, which raises ValueError for some."""
+        """Read a table's pairs with `read`, which raises ValueError for mistakes."""
         found: dict[Key, Any] = {}
         for text, value in given.items():
             where = f"[{name}.{_key(text)}]" if isinstance(value, dict) else f"[{name}] {_key(text)} = {_shown(value)}"
@@ -350,7 +350,7 @@ class _Reader:
             found[key] = meant
         return found
 
-    # ---- what takes more than a look at one value
+    # ---- checks of several values
 
     def _listen(self, table: str, given: list[dict[str, Any]]) -> tuple[Listen, ...]:
         found: list[Listen] = []
@@ -377,14 +377,14 @@ class _Reader:
         return tuple(found)
 
     def _refuse_tls(self, listeners: Mapping[str, list[dict[str, Any]]], hops: Mapping[str, str]) -> None:
-        """Note what asks for TLS in a file without the table for it."""
+        """Report TLS settings in a file without the table [tls]."""
         asks = [f"[[{name}]] tls" for name, given in listeners.items() for one in given if one.get("tls")]
         asks += [f"[next-hops] {_key(key)}" for key, value in hops.items() if value.startswith(config.TLS_SCHEME)]
         for where in asks:
             self.wrong(where, "it needs the table [tls], with certificate, key and authority; `ordack tls` makes them")
 
     def _tls_hops(self, given: Mapping[str, str], hops: Mapping[str, tuple[str, int]]) -> frozenset[tuple[str, int]]:
-        """hops: those of the given ones that can be read."""
+        """hops: the valid ones of `given`."""
         try:
             return config.tls_places(f"{key}={value}" for key, value in given.items() if key.lower() in hops)
         except ValueError as error:
@@ -409,7 +409,7 @@ class _Reader:
         return tuple(found.values())
 
     def _access(self, queue: str, keys: Mapping[str, Any], lines: Collection[str], names: Mapping[str, str]) -> Access:
-        """lines: names of serial lines. names: of queue managers, by GUID."""
+        """lines: names of serial lines. names: {GUID: name} of queue managers."""
         where = f"[queues.{_key(queue)}]"
         networks: list[Network] = []
         for text in keys.get("allow-addresses", ()):
@@ -453,7 +453,7 @@ def _queue(text: str, value: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def with_serial(hops: Mapping[str, tuple[str, int]], lines: Iterable[SerialSettings]) -> dict[str, tuple[str, int]]:
-    """The next hops and those that are serial lines; raises ValueError if there are two ways to a name."""
+    """Add serial lines to the next hops. Raise ValueError for two ways to a name."""
     found = dict(hops)
     for line in lines:
         if line.name in found:

@@ -20,8 +20,8 @@ from mqqb.names import check_queue
 DEAD_LETTER = "system$;deadletter"
 DEAD_XACT = "system$;deadxact"
 JOURNAL = "system$;journal"
-HERE = "DIRECT=OS:.\\private$\\"  # and the name of a queue: its format name for who sends to it from here
-_SYSTEM = {"deadletter$": DEAD_LETTER, "xactdeadletter$": DEAD_XACT, "journal$": JOURNAL}  # as path names have them
+HERE = "DIRECT=OS:.\\private$\\"  # prefix of a local queue's format name
+_SYSTEM = {"deadletter$": DEAD_LETTER, "xactdeadletter$": DEAD_XACT, "journal$": JOURNAL}  # by their path names
 _LABEL = re.compile(r"formatname:\s*", re.IGNORECASE)
 _PLACE = re.compile(r"(?:(?:DIRECT=)?(?:TCP|OS):)?(?P<host>[^\\]+)\\(?P<rest>.+)", re.IGNORECASE)
 _KIND = re.compile(r"(DIRECT|PUBLIC|PRIVATE|MULTICAST|DL|MACHINE|CONNECTOR)=", re.IGNORECASE)
@@ -29,13 +29,13 @@ _PRIVATE = "private$\\"
 
 
 class BadName(ValueError):
-    """A queue name or address that breaks the rules of wire.md 1.5; the text says which."""
+    """A queue name or address that breaks a rule of wire.md 1.5. The text names the rule."""
 
 
 def is_own_address(address: str) -> bool:
-    """Is this IP address or host name, in lower case, one of this machine? Addresses change (DHCP), so the kernel is
-    asked each time. Of names only `localhost` and the machine's own, with or without its domain, count: no name is
-    looked up, and nothing is sent."""
+    """Test whether an IP address or host name, in lower case, belongs to this machine. Addresses change (DHCP), so the
+    kernel is asked each time. Only `localhost` and the machine's own name, with or without domain, count: nothing is
+    looked up or sent."""
     try:
         ip = ipaddress.ip_address(address.strip("[]"))
     except ValueError:
@@ -47,11 +47,11 @@ def is_own_address(address: str) -> bool:
             source = asker.getsockname()[0]
         except OSError:
             return False
-    return ipaddress.ip_address(source.partition("%")[0]) == ip  # the route to an own address begins at itself
+    return ipaddress.ip_address(source.partition("%")[0]) == ip  # the route to an own address starts there
 
 
 def queue_name(text: str) -> str:
-    """The bare name in `line1` or `private$\\line1`; raises BadName with what is wrong with it."""
+    """Return the bare name of `line1` or `private$\\line1`. Raise BadName with the mistake."""
     name = _bare(text)
     if not 1 <= len(name) <= 124:
         raise BadName(f"queue name {text!r}: has {len(name)} characters; 1 to 124 are allowed")
@@ -65,8 +65,8 @@ def queue_name(text: str) -> str:
 
 
 def local_queue(text: str) -> str:
-    """The name in the store of the queue here that a person means; whether there is one, and whether a new one may be
-    called so, is not looked at. Raises BadName."""
+    """Return the store's name of the local queue that a person means. The queue need not exist, and the name may be
+    invalid for a new queue. Raises BadName."""
     name = _bare(_LABEL.sub("", text, 1))
     _check_backslashes(text, name)
     if "\\" not in name:
@@ -86,7 +86,7 @@ def local_queue(text: str) -> str:
 
 
 def destination(text: str) -> str:
-    """What a person means to send to: the name of a queue here, or a format name (DIRECT= or PRIVATE=)."""
+    """Return a local queue's name or a format name (DIRECT= or PRIVATE=) for a person's destination. Raises BadName."""
     name = _LABEL.sub("", text, 1)
     _check_backslashes(text, name)
     kind = _KIND.match(name)
@@ -115,7 +115,7 @@ def _bare(name: str) -> str:
 
 
 def _on_machine(text: str, host: str, rest: str) -> str:
-    """The name of a queue by what stands behind the machine."""
+    """Return the queue's name from the text after the machine."""
     if rest.lower().startswith(_PRIVATE):
         return rest[len(_PRIVATE) :]
     if rest.lower().startswith("system$;"):
@@ -136,8 +136,8 @@ def _check_backslashes(text: str, name: str) -> None:
         )
 
 
-# What people call boards and queue managers: the names of [names], shown wherever a GUID shows. The last group of a
-# board's GUID is of its chip. So a board whose outbox was erased is known by its name, too: "press-3, another outbox".
+# Names of boards and queue managers from [names], shown with each GUID. The last group of a board's GUID identifies its
+# chip. So a board with an erased outbox is still known: "press-3, another outbox".
 
 _GUID = re.compile(
     r"(?<![0-9A-Fa-f-])\{?([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})\}?(?![0-9A-Fa-f-])(?:\\[0-9A-Fa-f]+(?:/\d+)?)?"
@@ -152,26 +152,26 @@ class PeerNames:
 
     @cached_property
     def _boards(self) -> dict[str, str]:
-        """By the chip; most never ask for it, and the log makes one of this for each line."""
+        """Names by chip. Computed on demand: the log makes one object for each line, and most never need it."""
         return {_chip(guid): name for guid, name in self._names.items() if _is_board(guid)}
 
     @classmethod
     def kept(cls, names: Mapping[str, Mapping[str, str]]) -> PeerNames:
-        """Those that the queue manager has kept in the store (`Store.names`)."""
+        """Build from the names that the queue manager keeps in the store (`Store.names`)."""
         return cls(names.get("names", {}))
 
     def __bool__(self) -> bool:
-        """Are there any?"""
+        """Test whether there are names."""
         return bool(self._names)
 
     def of(self, text: str) -> str | None:
-        """The name for the first GUID of a text, such as a GUID or a format name; None: it has none."""
+        """Return the name for the first GUID of a text, such as a GUID or a format name; None if it has none."""
         found = _GUID.search(text)
         return self._name(found[1].lower()) if found else None
 
     def added(self, text: str) -> str:
-        """The text with the name in parentheses behind each GUID that has one, behind the number of a queue
-        or message that follows it."""
+        """Add the name in parentheses behind each GUID that has one, and behind the number of a queue or message that
+        follows the GUID."""
         return _GUID.sub(self._with_name, text) if self._names else text
 
     def _with_name(self, found: re.Match[str]) -> str:
@@ -179,7 +179,7 @@ class PeerNames:
         return f"{found[0]} ({name})" if name else found[0]
 
     def of_chip(self, text: str) -> str | None:
-        """The name of the board whose GUID this is not, but whose chip it is; None: there is none."""
+        """Return the name of a board with another GUID on the same chip; None if there is none."""
         guid = text.strip("{}").lower()
         known = guid in self._names or not _is_board(guid)
         return None if known else self._boards.get(_chip(guid))
@@ -190,7 +190,7 @@ class PeerNames:
 
 
 def _is_board(guid: str) -> bool:
-    """Is it a UUID of version 8 (`fresh_guid` in firmware/ordack/node/storage/replay.py)?"""
+    """Test for a UUID of version 8 (`fresh_guid` in firmware/ordack/node/storage/replay.py)."""
     return guid[14:15] == "8"
 
 
@@ -202,14 +202,14 @@ def _chip(guid: str) -> str:
 
 
 def legible(text: str) -> str:
-    r"""Make text valid for SQLite, JSON and terminals: a lone surrogate, which packets and arguments may hold, becomes
-    the six characters \udXXX. All text from outside passes here."""
+    r"""Make text valid for SQLite, JSON and terminals: a lone surrogate, as in packets and arguments, becomes the six
+    characters \udXXX. All external text passes here."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def printable(text: str, line_end: str = "\\n") -> str:
-    """Make text safe for a terminal and a log of lines: characters that cannot be printed are escaped, and a line ends
-    as `line_end` says."""
+    """Make text safe for terminals and line-based logs: escape unprintable characters, and replace line ends by
+    `line_end`."""
     return "".join(
         sign if sign.isprintable() else line_end if sign == "\n" else sign.encode("unicode_escape").decode()
         for sign in legible(text)
@@ -217,11 +217,11 @@ def printable(text: str, line_end: str = "\\n") -> str:
 
 
 def first_of(names: Sequence[str], at_most: int) -> str:
-    """The first names, and the number of the rest."""
+    """Return the first names and the number of the rest."""
     return ", ".join(names[:at_most]) + (f" and {len(names) - at_most:,} more" if len(names) > at_most else "")
 
 
 def counted(number: int, noun: str, grouped: bool = False) -> str:
-    """1 message, 2 messages, 2 batches; 2,000 messages if grouped."""
+    """Return 1 message, 2 messages, 2 batches; 2,000 messages if grouped."""
     text = f"{number:,}" if grouped else str(number)
     return f"{text} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"

@@ -1,7 +1,7 @@
-"""Files and folders as options name them: on this machine, or in a bucket of S3.
+"""Paths in options: files and folders on this machine or in an S3 bucket.
 
-`local_path` takes paths of this machine only. `path_of` takes both: it makes a pathlib.Path or a RemotePath. The server
-and the keys of S3 come from the environment: keys in a path would show in logs and in Spark's plans.
+`local_path` takes local paths only. `path_of` takes both kinds and returns a pathlib.Path or a RemotePath. The S3
+server and keys come from the environment, because keys in a path would appear in logs and in Spark's plans.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
 S3 = ("s3", "s3a", "s3n")
-LEAST_BYTES, MOST_BYTES = 1 << 14, 4 << 20  # of a request: few for the beginning of a file, more behind it
+LEAST_BYTES, MOST_BYTES = 1 << 14, 4 << 20  # of a request: few at a file's beginning, more later
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):[/\\]")
 _BUCKET = re.compile(r"[A-Za-z0-9]+://([A-Za-z0-9][A-Za-z0-9._-]+(/.*)?)", re.DOTALL)
-_ATTEMPTS = 5  # of a request; those after the first wait up to 20 s each
+_ATTEMPTS = 5  # of a request; each retry waits up to 20 s
 _AT_ONCE = 16  # files
 
 Item = TypeVar("Item")
 
 
 def is_local(master: str) -> bool:
-    """Does this Spark master run everything in one JVM on this machine?"""
+    """Test whether a Spark master runs in one JVM on this machine."""
     return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 class NotLocal(Exception):
-    """The name is no path that can be used here; the text says why and what to do."""
+    """The name is not a usable path. The text gives the reason and the remedy."""
 
 
 def scheme_of(text: str) -> str:
-    """The scheme of a URL in lower case, such as "s3a" or "file"; "" for a path."""
+    """Return a URL's scheme in lower case, such as "s3a" or "file"; "" for a path."""
     found = _URL.match(text)
     return found[1].lower() if found else "file" if text.lower().startswith("file:") else ""
 
 
 def local_path(text: str, where: str = "files and folders of this machine can be named here") -> str:
-    """A path as it is; of file:/path and file:///path, the path.
+    """Return a path unchanged, or the path of file:/path and file:///path.
 
-    Raises NotLocal for other URLs and for paths of Windows: taken as paths, they would name new folders here. where:
-    what the message says can be named.
+    Raise NotLocal for other URLs and for Windows paths, which would create new folders here. where: the allowed names,
+    for the message.
     """
     scheme = scheme_of(text)
     if not text:
@@ -65,7 +65,7 @@ def local_path(text: str, where: str = "files and folders of this machine can be
 
 
 def path_of(text: str) -> AnyPath:
-    """The path of a file or folder, here or in a bucket. Raises NotLocal."""
+    """Return the path of a file or folder, local or in a bucket. Raises NotLocal."""
     scheme = scheme_of(text)
     if scheme not in S3:
         return Path(local_path(text, "paths of this machine and of S3 (s3a://BUCKET/...) can be named here"))
@@ -80,30 +80,30 @@ def path_of(text: str) -> AnyPath:
 
 
 def matching(pattern: str) -> list[AnyPath]:
-    """The paths that a pattern matches, in order; `**` matches folders in folders. Raises NotLocal, OSError."""
+    """Return the paths that match a pattern, sorted; `**` matches nested folders. Raises NotLocal, OSError."""
     path = path_of(pattern)
     found = glob(str(path), recursive=True) if isinstance(path, Path) else path.ask("glob")  # noqa: PTH207 - absolute
     return sorted(map(type(path), found))
 
 
 def is_pattern(text: str) -> bool:
-    """Whether this is a pattern, and no path of an existing file of this name. Raises NotLocal, OSError."""
+    """Test whether this is a pattern and not the name of an existing file. Raises NotLocal, OSError."""
     return has_magic(text) and not path_of(text).exists()
 
 
 def each(do: Callable[[str], Item], paths: Iterable[str]) -> list[Item]:
-    """The results of `do` for these paths, in order. Some run at once: a server takes its time."""
+    """Return the results of `do` for the paths, in order. Calls overlap, because servers respond slowly."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(do, paths))
 
 
 def total_size(paths: Iterable[str]) -> int:
-    """Bytes of these files together. Raises OSError."""
+    """Return the total bytes of files. Raises OSError."""
     return sum(each(lambda path: path_of(path).stat().st_size, paths))
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Make a file or folder of this machine durable."""
+    """Make a local file or folder durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -115,7 +115,7 @@ def sync(path: str | os.PathLike[str]) -> None:
 
 
 def _endpoint() -> str:
-    """The URL of the server; "" for Amazon's."""
+    """Return the server's URL; "" for Amazon's."""
     found = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     if found and not re.fullmatch(r"https?://[^/@?#]+/?", found):
         raise OSError(errno.EINVAL, "it is not of the form http://HOST:PORT or https://HOST:PORT", "AWS_ENDPOINT_URL")
@@ -124,7 +124,7 @@ def _endpoint() -> str:
 
 @functools.cache
 def _file_system(endpoint: str, *_: object) -> Any:
-    """fsspec's, with pyarrow's inside. Its connections have keys in them: no other process may have them."""
+    """Return fsspec's file system around pyarrow's. Its connections hold keys, so each process has its own."""
     from fsspec.implementations.arrow import ArrowFSWrapper
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
@@ -135,7 +135,7 @@ def _file_system(endpoint: str, *_: object) -> Any:
     return ArrowFSWrapper(inner, skip_instance_cache=True)
 
 
-_REASONS = (  # a pattern in the server's answer; the error, and its text
+_REASONS = (  # pattern in the server's answer; errno; text
     ("NO_SUCH_BUCKET|No such file|not exist", errno.ENOENT,
      "it is not there, or not any more: check the name, the bucket {bucket}, and AWS_ENDPOINT_URL"),
     ("regular file", errno.EISDIR, "it is a folder: name a file in it"),
@@ -149,10 +149,10 @@ _REASONS = (  # a pattern in the server's answer; the error, and its text
 
 
 class RemotePath(PurePosixPath):
-    """A file or folder in a bucket, made of BUCKET/KEY and shown as s3a://BUCKET/KEY. Its methods are those of
-    pathlib.Path. Their OSErrors have the server's reason, and what to do, in `strerror`."""
+    """A file or folder in a bucket, made from BUCKET/KEY and shown as s3a://BUCKET/KEY. The methods are pathlib.Path's.
+    In OSErrors, `strerror` has the server's reason and the remedy."""
 
-    _known: Any = None  # what the listing of its folder says of it
+    _known: Any = None  # entry from the listing of its folder
     _listed: Any = None
 
     def __str__(self) -> str:
@@ -175,12 +175,12 @@ class RemotePath(PurePosixPath):
         return _file_system(_endpoint(), os.getpid(), *keys)
 
     def ask(self, method: str, *more: Any) -> Any:
-        """The answer of its file system. Raises OSError."""
+        """Call a method of the file system on this path. Raises OSError."""
         do = getattr(self.system, method)
         return self.tell(lambda: do(self.inside, *more))
 
     def tell(self, request: Callable[[], Item]) -> Item:
-        """The answer to a request, or an error in words."""
+        """Return a request's answer, or raise OSError with a legible text."""
         try:
             return request()
         except (OSError, ValueError) as error:
@@ -223,11 +223,11 @@ class RemotePath(PurePosixPath):
         return cast("BinaryIO", io.BufferedReader(RemoteFile(self), MOST_BYTES))
 
     def write_bytes(self, content: Any) -> None:
-        """As a whole: nobody sees a part of it."""
+        """Write atomically: readers never see a part."""
         self.ask("pipe_file", content)
 
     def replace(self, target: RemotePath) -> None:
-        """The server copies it, as a whole or not at all, and deletes it then."""
+        """Rename: the server copies atomically, then deletes the original."""
         self.ask("mv", target.inside)
 
     def unlink(self) -> None:
@@ -238,18 +238,18 @@ AnyPath = Path | RemotePath
 
 
 class RemoteFile(io.RawIOBase):
-    """An object of `size` bytes; each read is one request. It is not read on after it has changed, as its ETag says."""
+    """An object of `size` bytes. Each read is one request. Reading fails after the object's ETag changes."""
 
     def __init__(self, path: RemotePath) -> None:
         self._path, self._at = path, 0
         self._file, self.size, self._tag = self._opened()
 
     def _opened(self) -> tuple[Any, int, str]:
-        file = self._path.ask("open")  # closes its stream when it goes
+        file = self._path.ask("open")  # closes its stream when it is collected
         return file, file.size, str(file.stream.metadata().get("ETag"))
 
     def check(self) -> None:
-        """Raises OSError if the object has changed since it was opened."""
+        """Raise OSError if the object has changed since it was opened."""
         if self._opened()[1:] != (self.size, self._tag):
             text = "it was replaced while it was read: begin again when it is final"
             raise OSError(errno.ESTALE, text, str(self._path))
@@ -272,7 +272,7 @@ class RemoteFile(io.RawIOBase):
             self.check()
             raise
         if len(data) < size or 0 < self._at == self.size - size:
-            self.check()  # what came in one request is of one object
+            self.check()  # one request returns data of one object
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

@@ -1,9 +1,8 @@
 """Every setting once: name, kind, default, unit, limits and meaning.
 
-NUMBERS are the table `settings` of `ordack.toml`, under their names in the Windows registry where MSMQ has them
-(behaviour.md 23.4). TABLES has all that `ordack.toml` may say. Whoever reads
-the file, shows settings or describes them goes by these tables; what a value means to the queue manager is in
-`config.py`.
+NUMBERS is the table `settings` of `ordack.toml`, with MSMQ's registry names where they exist (behaviour.md 23.4).
+TABLES describes the whole `ordack.toml`. The file's reader, `ordack` output and documentation use these tables.
+`config.py` describes the effect of a value on the queue manager.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from mqqb.confirm import CLASS_NEGATIVE, NACK_RECEIVE_TIMEOUT, NACK_RECEIVE_TIMEOUT_AT_SENDER, UNSET
 from mqqb.destination import EARLY_ORDER_ACK
 
-NEVER = 1 << 62  # seconds since 1970; also: no limit
+NEVER = 1 << 62  # seconds since 1970; also means no limit
 
 
 NUMBER, FLAG = "whole number", "flag"
@@ -30,8 +29,8 @@ CERTIFICATES = "list of names"
 
 
 class Setting(NamedTuple):
-    """One value. default: what holds without it, None for nothing or a meaning of its own. minimum, maximum: of
-    numbers. field: of Config, or of its `session` or `confirmation`; "": set apart."""
+    """One value. default: effective if the key is absent; None for nothing or a special meaning. minimum, maximum: of
+    numbers. field: of Config, or of its `session` or `confirmation`; "" if set separately."""
 
     kind: str
     default: Any
@@ -42,16 +41,15 @@ class Setting(NamedTuple):
     field: str = ""
 
     def checked(self, value: object) -> int:
-        """A number that keeps to the limits; raises ValueError."""
+        """Return a number within the limits. Raises ValueError."""
         if type(value) is not int or not self.minimum <= value <= self.maximum:
             raise ValueError
         return value
 
 
 class Table(NamedTuple):
-    """A table of the file. keys: its settings by name; of them, `needed` must be there. many: it may stand there
-    several times, as `[[name]]`. each: instead of fixed keys, it maps keys of this kind to values of a Setting, or to
-    tables with these keys."""
+    """A table of the file. keys: settings by name. needed: mandatory keys. many: the table may be repeated as
+    `[[name]]`. each: kind of the table's free keys, which map to a Setting's values or to tables with these keys."""
 
     meaning: str
     keys: dict[str, Setting]
@@ -132,8 +130,8 @@ NUMBERS = {
     ),
 }
 
-FILE_NAME = "ordack.toml"  # in the folder of the store, unless --config names another
-LISTEN = ("127.0.0.1", 1801)  # where `serve` listens unless it is told otherwise; the port is B-001's
+FILE_NAME = "ordack.toml"  # in the store's folder, unless --config names another
+LISTEN = ("127.0.0.1", 1801)  # default listener of `serve`; the port is B-001's
 CAPTURE_SIZE = 1 << 30  # bytes
 CAPTURE_SIZE_MIN = 1 << 20
 LONGEST_LABEL = 64  # characters
@@ -254,7 +252,7 @@ TABLES = {
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """What of these somebody meant who has typed this; "" if nothing is like it."""
+    """Return the known word most similar to a typed one; "" if none is similar."""
     by_form = {_form(name): name for name in known}
     found = difflib.get_close_matches(_form(word), by_form, 1)
     return by_form[found[0]] if found else ""

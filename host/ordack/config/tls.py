@@ -1,7 +1,7 @@
-"""TLS: who this queue manager, or an application, says it is, and whom it believes.
+"""TLS: the identity of this queue manager or application, and the peers that it trusts.
 
-Both sides show a certificate, and each believes those that the plant's authority has signed. Who connects also sees to
-it that the certificate is for the address that it asked for.
+Both sides present a certificate, and each trusts certificates of the plant's authority. The connecting side also checks
+that the certificate matches the requested address.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _REASONS = {
 
 
 class BadTls(ValueError):
-    """Files that TLS cannot be spoken with; the text says which and why."""
+    """Files that are unusable for TLS. The text names the file and the reason."""
 
 
 class Tls:
-    """The contexts of connections with TLS. server: of incoming ones. client: of outgoing ones. own: of those to this
-    queue manager itself, which do not compare its address with the certificate. Raises BadTls.
+    """TLS contexts. server: incoming connections. client: outgoing connections. own: connections to this queue manager,
+    without a check of its address. Raises BadTls.
 
-    tell: gets a sentence when changed files cannot be used.
+    tell: receives a message when changed files are unusable.
     """
 
     def __init__(self, files: TlsFiles, tell: Callable[[str], None] = lambda _text: None) -> None:
@@ -54,7 +54,7 @@ class Tls:
         self.server, self.client, self.own = server, client, own
 
     def renewed(self) -> Tls:
-        """This, with the contents that the files have now. If new files cannot be used, the old contents stay."""
+        """Reload changed files and return self. If new files are unusable, the old contents stay in use."""
         versions = _versions(self._files)
         if versions != self._read_as:
             self._read_as = versions
@@ -66,7 +66,7 @@ class Tls:
 
 
 def _versions(files: TlsFiles) -> list[tuple[int, int, int]]:
-    """A file that changes gets another time, size or number."""
+    """Return time, size and inode of each file; a change alters one of them."""
     found = []
     for path in files:
         try:
@@ -113,13 +113,13 @@ def _bad_chain(files: TlsFiles, reason: str) -> str:
 
 
 def name_in(certificate: Mapping[str, Any] | None) -> str:
-    """The name in a certificate, as `SSLSocket.getpeercert` gives it: its common name, "" if it has none."""
+    """Return the common name in a certificate of `SSLSocket.getpeercert`; "" if it has none."""
     subject = certificate["subject"] if certificate else ()
     return next((str(value) for parts in subject for key, value in parts if key == "commonName"), "")
 
 
 def words(error: Exception) -> str:
-    """Why TLS was not agreed on, or has ended, for a person."""
+    """Explain why a TLS handshake or connection failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         said = str(error.verify_message).rstrip(".")
         return f"its certificate is not accepted: {said[:1].lower()}{said[1:]}"

@@ -1,8 +1,8 @@
-"""Bodies as programs on Windows write and read them: .NET's XmlMessageFormatter, COM and .NET's
-ActiveXMessageFormatter, and JSON. `Body` writes them, `Message.value` reads them. host/docs/api.md has a table.
+"""Bodies of Windows programs: .NET's XmlMessageFormatter, COM and .NET's ActiveXMessageFormatter, and JSON. `Body`
+writes them, `Message.value` reads them. host/docs/api.md has a table.
 
-What is read has come from anybody. It ends in a value or in BodyError; nothing is executed, expanded, or allocated by a
-length that nobody has checked.
+Input is untrusted. Reading ends in a value or in BodyError. It executes and expands nothing, and allocates nothing by
+an unchecked length.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ __all__ = ["FORMS", "NAMES", "Body", "BodyError", "Form", "value_of"]
 
 Form = Literal["xml", "json"]
 FORMS: tuple[Form, ...] = ("xml", "json")
-ANY = 0  # body type of what nobody says more of: raw bytes, XML, JSON
+ANY = 0  # body type of raw bytes, XML and JSON
 NAMES = {ANY: "VT_EMPTY", 6: "VT_CY", 768: "BinaryMessageFormatter", **activex.NAMES}  # of body types
 
 
 class Body(bytes):
-    """Bytes for a message, with the body type by which programs on Windows know how to read them.
+    """Bytes of a message body, with the body type that tells Windows programs how to read them.
 
     queue.send(Body.xml("text"))       for .NET's XmlMessageFormatter
     queue.send(Body.activex("text"))   for COM and .NET's ActiveXMessageFormatter
-    queue.send(Body.json({"t": 21.5})) for whoever reads JSON
-    queue.send(Body(data, 65))         for whoever knows what it is
+    queue.send(Body.json({"t": 21.5})) for readers of JSON
+    queue.send(Body(data, 65))         for readers of another format
 
-    They take str, bool, int, float, datetime, UUID and bytes. kind: as which type of the format, if not as the
-    usual one: an int is a 32-bit one if that holds it, then one of 64 bits. All raise TypeError for a value that the
-    format has not, ValueError for one out of range.
+    The methods take str, bool, int, float, datetime, UUID and bytes. kind: name of the format's type; by default an
+    int becomes a 32-bit integer if it fits, else a 64-bit one. They raise TypeError for a value that the format lacks,
+    ValueError for one out of range.
 
     body_type: 0 to 2**32 - 1.
     """
@@ -49,19 +49,19 @@ class Body(bytes):
 
     @classmethod
     def xml(cls, value: object, kind: str | None = None) -> Body:
-        """As XmlSerializer writes a simple type. kind: "short", "float" and the others that XML Schema calls so. None
-        is a string that is null."""
+        """Write a simple type as XmlSerializer does. kind: the name in XML Schema, such as "short" or "float". None
+        becomes a null string."""
         return cls(dotnet_xml.write(value, kind))
 
     @classmethod
     def activex(cls, value: object, kind: str | None = None) -> Body:
-        """As COM has it: str is a BSTR, bytes an array, None VT_NULL. kind:
-        "VT_I2", "VT_LPSTR" and so on."""
+        """Write a value as COM does: str as BSTR, bytes as array, None as VT_NULL. kind: "VT_I2", "VT_LPSTR" and so
+        on."""
         return cls(*activex.write(value, kind))
 
     @classmethod
     def json(cls, value: object) -> Body:
-        """As JSON in UTF-8, of what `json.dumps` takes, but for NaN and the infinities."""
+        """Write JSON in UTF-8. Takes the values of `json.dumps` except NaN and the infinities."""
         try:
             return cls(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
         except UnicodeEncodeError:
@@ -71,8 +71,8 @@ class Body(bytes):
 
 
 def value_of(body: bytes, body_type: int, form: Form | None = None) -> object:
-    """The value that a body holds, in that form or, if none is said, by its body type. Raises BodyError if it holds
-    none, or the body type does not say how to read it; ValueError for a form that there is not."""
+    """Return the value of a body, read by `form` or by its body type. Raise BodyError if the body has no such value or
+    the type is unknown, ValueError for an unknown form."""
     if form is not None and form not in FORMS:
         raise ValueError(f"there is no form {form!r}; there are {', '.join(FORMS)}")
     if form == "xml":
@@ -87,7 +87,7 @@ def value_of(body: bytes, body_type: int, form: Form | None = None) -> object:
 
 
 def _read_json(body: bytes) -> Any:
-    """The value of a text in UTF-8, UTF-16 or UTF-32. NaN and the infinities are no JSON, though many write them."""
+    """Parse JSON in UTF-8, UTF-16 or UTF-32. NaN and the infinities are refused, because JSON has none."""
     if not body:
         raise BodyError("no JSON: the body is empty")
     try:

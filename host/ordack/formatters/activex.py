@@ -1,7 +1,7 @@
-"""Bodies as COM components and .NET's ActiveXMessageFormatter have them: one value, whose type the body type says.
+"""Bodies of COM components and .NET's ActiveXMessageFormatter: one value, with its type in the body type.
 
-A BSTR is UTF-16 without a terminator; LPSTR and LPWSTR end with one. A DATE is days since 30 December 1899, and on the
-machine that wrote it local time: naive datetimes, to the millisecond, below which is cut off.
+A BSTR is UTF-16 without a terminator; LPSTR and LPWSTR have one. A DATE counts days from 30 December 1899, in the
+writer's local time. It is read and written as a naive datetime, truncated to milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ordack.formatters import common
 from ordack.formatters.common import BodyError, Kind, packed
 
 NAME = "ActiveX"
-VECTOR, ARRAY = 0x1000, 0x2000  # of the element's type
+VECTOR, ARRAY = 0x1000, 0x2000  # added to the element's type
 _EPOCH = datetime.datetime(1899, 12, 30)  # noqa: DTZ001 - a DATE has no zone
 _DAY = datetime.timedelta(days=1)
 _FIRST_YEAR = 100
@@ -65,7 +65,7 @@ def _write_date(when: datetime.datetime) -> bytes:
         raise ValueError(f"a DATE begins with the year {_FIRST_YEAR}")
     since = when.replace(microsecond=when.microsecond // 1000 * 1000) - _EPOCH
     days, fraction = since.days, (since - since.days * _DAY) / _DAY
-    return struct.pack("<d", days + fraction if days >= 0 else days - fraction)  # the sign is that of the day alone
+    return struct.pack("<d", days + fraction if days >= 0 else days - fraction)  # only the whole days carry the sign
 
 
 def _read_date(data: bytes) -> datetime.datetime:
@@ -135,13 +135,13 @@ NAMES = {code: name for name, (code, _) in _KINDS.items()}
 
 
 def write(value: object, kind: str | None) -> tuple[bytes, int]:
-    """A value as bytes, and its body type. Raises TypeError, ValueError."""
+    """Return a value's bytes and body type. Raises TypeError, ValueError."""
     name, data = common.write(NAME, value, kind, KINDS, _USUAL)
     return data, _KINDS[name][0]
 
 
 def read(data: bytes, body_type: int) -> object:
-    """The value that a body of this type is. Raises BodyError."""
+    """Return the value of a body. Raises BodyError."""
     if body_type not in NAMES:
         raise BodyError(f"the body type is {body_type} (0x{body_type:X}), which is not read here: take `body`")
     name = NAMES[body_type]

@@ -1,5 +1,4 @@
-"""What the formats of bodies have in common: which kinds of values each has, and what is said of a value or a body that
-does not fit."""
+"""Common parts of the formats of bodies: kinds of values, and errors for values and bodies that do not fit."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ SHOWN_MAX = 40  # characters of a value in an error
 
 
 class BodyError(ValueError):
-    """A body cannot be read as it was asked for. The text says why, and what to do."""
+    """A body cannot be read as requested. The text gives the reason and the remedy."""
 
 
 class Kind(NamedTuple, Generic[Form]):
-    """A type of values in a format. types: of Python that it takes. write: from such a value, raises ValueError if it
-    is out of range; read: back, raises ValueError or OverflowError if there is no such value."""
+    """A type of a format. types: accepted Python types. write: converts a value; raises ValueError if out of range.
+    read: converts back; raises ValueError or OverflowError."""
 
     types: tuple[type, ...]
     write: Callable[[Any], Form]
@@ -30,10 +29,9 @@ class Kind(NamedTuple, Generic[Form]):
 def write(
     what: str, value: object, kind: str | None, kinds: Mapping[str, Kind[Form]], usual: Iterable[str]
 ) -> tuple[str, Form]:
-    """The kind that a value is written as, and what is written. kind: None for the first of the usual ones that holds
-    it. what: the format, for an error. Raises TypeError for a type that the format or the kind has not; ValueError for
-    a value out of range and a kind that there is not.
-    """
+    """Return a value's kind and its written form. kind: None selects the first usual kind that holds the value. what:
+    name of the format, for errors. Raise TypeError if the format or kind lacks the type, ValueError for a value out of
+    range or an unknown kind."""
     if kind is not None and kind not in kinds:
         raise ValueError(f"{what} has no {kind!r}; it has {', '.join(kinds)}")
     if kind:
@@ -55,12 +53,12 @@ def write(
 
 
 def _takes(kind: Kind[Form], value: object) -> bool:
-    """A bool is an int of Python's, but not meant as one."""
+    """Test the type. A Python bool is an int, but is not meant as one."""
     return isinstance(value, kind.types) and (not isinstance(value, bool) or bool in kind.types)
 
 
 def _is_meant(kind: Kind[Form], value: object) -> bool:
-    """An integer that is too large for integers does not become a fraction unasked."""
+    """Exclude fractional kinds for integers: an integer too large for integer kinds must not become a float."""
     return kind.types[0] is int or not isinstance(value, int) or isinstance(value, bool)
 
 
@@ -70,7 +68,7 @@ def _advice(kind: str | None, kinds: Mapping[str, Kind[Form]]) -> str:
 
 
 def read(what: str, name: str, kind: Kind[Form], written: Form) -> Any:
-    """The value. Raises BodyError."""
+    """Return the value. Raises BodyError."""
     try:
         return kind.read(written)
     except (ValueError, OverflowError, struct.error) as error:
@@ -78,16 +76,16 @@ def read(what: str, name: str, kind: Kind[Form], written: Form) -> Any:
 
 
 def shown(value: object) -> str:
-    """A value in an error, not longer than it has to be."""
+    """Format a value for an error, shortened."""
     try:
         text = repr(value[:SHOWN_MAX] if isinstance(value, (str, bytes, bytearray)) else value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, or deep in something
+    except (ValueError, RecursionError):  # an integer with thousands of digits, or deep nesting
         text = "this value"
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
 
 
 def whole(code: str) -> Callable[[Any], int]:
-    """Checks that an integer has the range of that code of `struct`. Raises ValueError."""
+    """Return a check that an integer fits a `struct` code. The check raises ValueError."""
     bits = 8 * struct.calcsize(code)
     low, high = (-1 << bits - 1, (1 << bits - 1) - 1) if code.islower() else (0, (1 << bits) - 1)
 
@@ -100,7 +98,7 @@ def whole(code: str) -> Callable[[Any], int]:
 
 
 def packed(code: str, types: tuple[type, ...] = (int,)) -> Kind[bytes]:
-    """Numbers as that code of `struct` has them, little-endian."""
+    """Return a little-endian number of a `struct` code."""
     form = struct.Struct("<" + code)
     check = float if code in "fd" else whole(code)
 
@@ -113,7 +111,7 @@ def packed(code: str, types: tuple[type, ...] = (int,)) -> Kind[bytes]:
 
 
 def unicode(text: str) -> str:
-    """The text, if it is valid. Raises ValueError."""
+    """Return the text. Raise ValueError for a lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

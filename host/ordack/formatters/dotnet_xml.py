@@ -1,8 +1,8 @@
-"""Bodies as .NET's XmlMessageFormatter has them: what XmlSerializer makes of one value of a simple type, as
-`<?xml version="1.0"?>` and `<int>5</int>`. Its reader has to be told the type, for example `typeof(int)`.
+"""Bodies of .NET's XmlMessageFormatter: one value of a simple type as XmlSerializer writes it, such as `<?xml
+version="1.0"?>` and `<int>5</int>`. The .NET reader must be given the type, for example `typeof(int)`.
 
-What is read is text in UTF-8 or UTF-16. A body with a document type is refused, for one can make a small body large
-when it is read; so is an element in an element, as it is no simple type.
+Input is UTF-8 or UTF-16. A document type is refused, because it can expand a small body to a huge text. Nested elements
+are refused, because they are no simple type.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ordack.formatters.common import BodyError, Kind
 NAME = "XML"
 _SCHEMA_INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
 _ENCODINGS = ("utf-8", "utf-16", "us-ascii")
-_SPACES = " \t\r\n"  # which XML Schema ignores around values, and in base64
+_SPACES = " \t\r\n"  # ignored by XML Schema around values, and in base64
 _NUMBER_MAX = 64  # characters of a number
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -75,13 +75,13 @@ def _read_float(text: str) -> float:
 
 
 def _single(value: float) -> float:
-    """Rounded to what a float of .NET holds. Raises OverflowError."""
+    """Round to .NET's float. Raises OverflowError."""
     rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     return rounded
 
 
 def _single_digits(value: float) -> str:
-    """As many digits as tell it from all others."""
+    """Return the shortest digits that identify the float."""
     exact = _single(value)
     return next(text for text in (f"{exact:.{count}g}" for count in range(6, 18)) if _single(float(text)) == exact)
 
@@ -133,7 +133,7 @@ _USUAL = (
 
 
 def write(value: object, kind: str | None) -> bytes:
-    """A value as a document. None is a string that is nil. Raises TypeError, ValueError."""
+    """Write a value as a document. None becomes a nil string. Raises TypeError, ValueError."""
     head = '<?xml version="1.0"?>\r\n'
     if value is None and kind in (None, "string"):
         return f'{head}<string xmlns:xsi="{_SCHEMA_INSTANCE}" xsi:nil="true" />'.encode()
@@ -142,7 +142,7 @@ def write(value: object, kind: str | None) -> bytes:
 
 
 def read(data: bytes) -> object:
-    """The value that a document holds. Raises BodyError."""
+    """Return the value of a document. Raises BodyError."""
     element = _Element()
     element.parse(data)
     if element.name not in KINDS:
@@ -164,10 +164,10 @@ class _Element:
         self.text: list[str] = []
 
     def parse(self, data: bytes) -> None:
-        """Read it. Raises BodyError."""
+        """Parse a document. Raises BodyError."""
         wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
         parser = expat.ParserCreate("utf-16" if wide else "utf-8", " ")
-        parser.buffer_text = True  # else a body of line ends is a list of millions
+        parser.buffer_text = True  # otherwise each line end is a list item
         parser.XmlDeclHandler = self._declared
         parser.StartDoctypeDeclHandler = self._refuse_document_type
         parser.StartElementHandler = self._started

@@ -1,9 +1,8 @@
--- Dissector of the MSMQ binary protocol, MS-MQQB, for Wireshark and tshark: sessions on TCP port 1801, pings on UDP port 3527.
+-- Dissector of the MSMQ binary protocol (MS-MQQB) for Wireshark and tshark: sessions on TCP port 1801, pings on UDP port 3527.
 --
--- Every field has the name that MS-MQQB and `ordack decode` give it: mqqb.UserHeader.MessageID. Where a packet cannot be
--- read to its end, an expert info says why; `ordack decode` checks all rules, and reads SecurityData and the headers behind
--- a body, which are bytes here. "Decode As" reads other ports. Written for the
--- Lua of older and newer versions of Wireshark, 5.2 to 5.4.
+-- Fields have the names of MS-MQQB and `ordack decode`: mqqb.UserHeader.MessageID. An expert info explains why a packet is
+-- unreadable. `ordack decode` checks all rules, and decodes SecurityData and the headers behind a body, which are bytes here.
+-- "Decode As" applies to other ports. Runs on Lua 5.2 to 5.4, for older and newer versions of Wireshark.
 
 local mqqb = Proto("mqqb", "Message Queuing Binary Protocol (MS-MQQB)")
 local mqqb_ping = Proto("mqqb_ping", "Message Queuing Ping (MS-MQQB)")
@@ -51,7 +50,7 @@ local PACKET_SIZE_MAX = 0x400000
 local SIGNATURE = 0x524F494C -- "LIOR"
 local FOREVER = 0xFFFFFFFF
 
--- ---- what values mean ---------------------------------------------------------------------------
+-- ---- meanings of values -------------------------------------------------------------------------
 
 local CLASSES = {
     [0x0000] = "NORMAL", [0x0001] = "REPORT", [0x0002] = "ACK_REACH_QUEUE", [0x00FF] = "ORDER_ACK",
@@ -87,7 +86,7 @@ local RESPONSES = {
     [0] = "none", [1] = "the AdminQueue", [2] = "private, on the source host", [3] = "private, on the destination host",
     [4] = "private, on the host of the AdminQueue", [5] = "public", [6] = "private, on another host", [7] = "direct",
 }
-local NOTES = { -- what is said behind a number
+local NOTES = { -- text behind a number
     milliseconds = function() return " ms" end,
     duration = function(seconds) return seconds == FOREVER and " (for ever)" or " s" end,
     time = function(seconds) return os.date("! (%Y-%m-%d %H:%M:%S UTC)", seconds) end,
@@ -100,7 +99,7 @@ local F = {} -- path -> ProtoField
 local ABBREVIATION = { [mqqb] = "mqqb.", [mqqb_ping] = "mqqb_ping." }
 local registered = { [mqqb] = {}, [mqqb_ping] = {} }
 
--- A field of this path, whose last part is the name that is shown; with a meaning behind it, if there is one.
+-- Register a field. The last part of the path is its displayed name, followed by the meaning if there is one.
 local function field(proto, kind, path, meaning, ...)
     local name = path:match("[^.]+$")
     local made = ProtoField[kind](ABBREVIATION[proto] .. path, meaning and name .. ", " .. meaning or name, ...)
@@ -111,8 +110,8 @@ end
 local WIDTHS = { u8 = 1, u16 = 2, u32 = 4, guid = 16 }
 local KINDS = { u8 = "uint8", u16 = "uint16", u32 = "uint32" }
 
--- A header of LAYOUTS. notes: by the names of fields: hex; values: what they mean; says: of NOTES; bits: {name, width,
--- meaning, values}, lowest first. Returns what `read_part` takes.
+-- Register the fields of a header of LAYOUTS. notes: {field: options}. hex: display in hex; values: meanings; says: key of
+-- NOTES; bits: {name, width, meaning, values}, lowest first. Returns the argument of `read_part`.
 local function layout(proto, header, notes)
     local part = { header = header, size = 0, proto = proto, by_name = {} }
     for _, row in ipairs(LAYOUTS[header]) do
@@ -260,7 +259,7 @@ mqqb_ping.experts = { malformed_ping }
 
 -- ---- reading ------------------------------------------------------------------------------------
 
-local STOP = {} -- thrown where nothing tells how to go on
+local STOP = {} -- thrown where the rest is unreadable
 
 local function bits_of(value, shift, width) return math.floor(value / 2 ^ shift) % 2 ^ width end
 
@@ -268,27 +267,27 @@ local function has(value, flag) return math.floor(value / flag) % 2 == 1 end
 
 local function align4(size) return size + -size % 4 end
 
--- The value of a field in the part that begins at `at`.
+-- Return a field's value in the part that begins at `at`.
 local function field_at(tvb, at, part, name)
     local entry = part.by_name[name]
     return tvb:range(at + entry.at, entry.size):le_uint()
 end
 
--- What is read, p: tvb, at, limit (where PacketSize ends it), there (where the captured bytes end), item (of the packet),
--- tree (where items go; nil: nothing is shown, this is a trial), problem.
+-- Fail with an expert info. p, the state of reading: tvb, at, limit (end by PacketSize), there (end of the captured bytes),
+-- item (of the packet), tree (parent of new items; nil in a trial without display), problem.
 local function wrong(p, where, reason, rule)
     p.problem = where .. ": " .. reason .. " (" .. rule .. ")"
     if p.tree then p.item:add_proto_expert_info(p.expert, p.problem) end
     error(STOP, 0)
 end
 
--- So many bytes are needed from p.at on.
+-- Require `size` bytes from p.at on.
 local function need(p, size, where)
     if p.at + size > p.limit then wrong(p, where, "PacketSize ends inside it", "B-429") end
-    if p.at + size > p.there then error(STOP, 0) end -- which has been told of the whole packet
+    if p.at + size > p.there then error(STOP, 0) end -- an expert info of the packet already says it
 end
 
--- An item of so many bytes, and a step over them; none are no item. text: what the item says.
+-- Add an item of `size` bytes and step over them; 0 bytes add no item. text: displayed value.
 local function take(p, path, size, text)
     if size == 0 then return nil end
     need(p, size, path)
@@ -298,7 +297,7 @@ local function take(p, path, size, text)
     return text and p.tree:add(F[path], range, text) or p.tree:add_le(F[path], range)
 end
 
--- Items that are made by `read` go below `item`.
+-- Call `read` with its items placed below `item`.
 local function below(p, item, read)
     local tree = p.tree
     p.tree = tree and item
@@ -306,14 +305,14 @@ local function below(p, item, read)
     p.tree = tree
 end
 
--- From `begin` to the end of what is there.
+-- Return the range from `begin` to the end of the readable bytes.
 local function range_within(p, begin)
     local stop = math.min(p.limit, p.there)
     begin = math.min(begin, stop)
     return p.tvb:range(begin, stop - begin)
 end
 
--- A header as an item of its own, which ends where reading ends.
+-- Read a header as an item that ends where reading ends.
 local function section(p, path, read)
     local begin = p.at
     local item = p.tree and p.tree:add(F[path], range_within(p, begin))
@@ -321,7 +320,7 @@ local function section(p, path, read)
     if item then item:set_len(math.max(0, math.min(p.at, p.limit, p.there) - begin)) end
 end
 
--- The fields of a fixed part, by their names.
+-- Read the fields of a fixed part. Return values by name.
 local function read_part(p, part)
     need(p, part.size, part.header)
     local values = {}
@@ -335,16 +334,16 @@ local function read_part(p, part)
     return values
 end
 
--- Where the first WCHAR 0 of a text is, from place `from` (even) on; nil: there is none.
+-- Return the offset of the first WCHAR 0 of a text from even offset `from` on, or nil.
 local function find_nul(raw, from)
     local found = raw:find("\0\0", from + 1, true)
-    while found and found % 2 == 0 do -- places of strings begin with 1
+    while found and found % 2 == 0 do -- string positions begin with 1
         found = raw:find("\0\0", found + 1, true)
     end
     return found and found - 1
 end
 
--- The text of so many bytes, up to its NUL.
+-- Return the text in `size` bytes, up to its NUL.
 local function text_at(p, at, size)
     local length = find_nul(p.tvb:range(at, size):raw(), 0) or size - size % 2
     return length > 0 and p.tvb:range(at, length):le_ustring() or ""
@@ -372,7 +371,7 @@ local function is_order_queue(name)
     return (protocol == "TCP:" or protocol == "SPX:") and rest == "\\PRIVATE$\\ORDER_QUEUE$"
 end
 
--- A direct name: its text, whether it is the order queue.
+-- Read a direct name. Return its text, and whether it is the order queue.
 local function read_direct(p, path)
     local begin = p.at
     need(p, 2, path)
@@ -391,8 +390,8 @@ local function read_direct(p, path)
     return "DIRECT=" .. name, is_order_queue(name)
 end
 
--- A queue name of a UserHeader. host: GUID of the queue manager that an identifier alone belongs to. Returns its text, and
--- whether it is the order queue.
+-- Read a queue name of a UserHeader. host: GUID of the queue manager of a bare identifier. Returns text, and whether the
+-- name is the order queue.
 local function read_name(p, path, kind, host)
     if kind == "direct" then return read_direct(p, path) end
     local begin, size = p.at, kind == "id" and 4 or kind == "private" and 20 or 16
@@ -486,7 +485,7 @@ local function message_info(message)
     return text .. string.format(" %d bytes", values.MessageSize)
 end
 
--- Everything behind the BaseHeader of a message. Returns its kind, and a line about it.
+-- Read a message behind its BaseHeader. Return its kind, and a line about it.
 local function read_message(p, message, total)
     section(p, "UserHeader", function() read_user(p, message) end)
     local flags = message.user.Flags
@@ -526,8 +525,8 @@ local function read_internal(p)
     return kind, kind .. " refused"
 end
 
--- How many bytes the packet has whose BaseHeader is at `at`, with a SessionHeader that PacketSize does not count (OP-1);
--- nil and why, if that is no BaseHeader.
+-- Return the size of the packet with its BaseHeader at `at`, including a SessionHeader, which PacketSize excludes (OP-1).
+-- Return nil and the reason if this is no BaseHeader.
 local function packet_total(tvb, at)
     local flags, size = field_at(tvb, at, BASE, "Flags"), field_at(tvb, at, BASE, "PacketSize")
     local internal = has(flags, FLAGS.BASE_IN)
@@ -539,7 +538,7 @@ local function packet_total(tvb, at)
     return size + (has(flags, FLAGS.BASE_SH) and not internal and SESSION.size or 0)
 end
 
--- The packet of `total` bytes at `at`, or its BaseHeader alone if that is wrong (total: nil). Returns a line about it.
+-- Dissect the packet of `total` bytes at `at`, or only a wrong BaseHeader (total: nil). Return a line about it.
 local function dissect_packet(tvb, at, total, reason, root)
     local there = math.min(tvb:captured_len(), at + (total or BASE.size))
     local item = root:add(mqqb, tvb:range(at, there - at))
@@ -567,7 +566,7 @@ local function dissect_packet(tvb, at, total, reason, root)
     return info or "packet"
 end
 
--- Where the next BaseHeader is, from `at` on; nil: nowhere in these bytes.
+-- Return the offset of the next BaseHeader from `at` on, or nil.
 local function next_packet(tvb, at)
     local raw = tvb:range(at, tvb:captured_len() - at):raw()
     local found = 1
@@ -580,7 +579,7 @@ local function next_packet(tvb, at)
     end
 end
 
--- TCP gives what has come, and again with more if it is told so.
+-- TCP passes the bytes received, and passes them again with more on request.
 function mqqb.dissector(tvb, pinfo, root)
     local size, captured = tvb:reported_len(), tvb:captured_len()
     local at = 0
