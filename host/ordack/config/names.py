@@ -1,10 +1,9 @@
-r"""Names of queues as people write them, in every spelling of MSMQ and any case of letters.
+r"""Names of queues as people write them: every spelling of MSMQ, in any case.
 
 `line1`, `private$\line1`, `.\private$\line1`, `thismachine\private$\line1` and `DIRECT=OS:.\private$\line1` name
-the same queue, each also with `FormatName:` in front. A name that can mean nothing here is refused with the spelling
-that can.
+the same queue, also with the prefix `FormatName:`. The error for any other name shows a valid spelling.
 
-Also: what people call boards, and how names and numbers stand in texts for people.
+Also: names of boards, and formatting of names and numbers in texts for people.
 """
 
 from __future__ import annotations
