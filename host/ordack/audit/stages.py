@@ -1,7 +1,7 @@
 """An audit in Spark tasks. Each capture file is read once.
 
 1. A task reads files and packs frames of port 1801 by connection.
-2. Connections are divided among tasks. One task gets all connections of a queue manager, whatever its address.
+2. Connections are divided among tasks. One task gets all connections of a board, from any address.
 3. If several tasks have data on one stream, one task replays all connections.
 
 Frames lie in Spark's storage on the executors' disks.

@@ -196,9 +196,9 @@ class Folder:
 class Exporter:
     """Exports queues of a store to a folder of segments. Makes the folder if missing.
 
-    Raises NoSuchQueue, BadName; StoreBusy if another export has one of the queues; FolderError if the folder is
-    unusable, belongs to another queue manager, or lacks a recorded segment (the text names its messages). anew: give up
-    such a segment, and allow a new folder in place of a missing one.
+    Raises NoSuchQueue, BadName, and StoreBusy if another export has one of the queues. Raises FolderError if the folder
+    is unusable, belongs to another queue manager, or lacks a recorded segment; the text names the segment's messages.
+    anew: give up such a segment, and allow a new folder in place of a missing one.
 
     rows: maximum of a segment; a segment has fewer if removing its messages would lock the store for long. tell:
     receives messages for the operator.
