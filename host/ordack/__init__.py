@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 
-__path__ = extend_path(__path__, __name__)  # ordack.node, which boards have, is in firmware/ of a checkout
+__path__ = extend_path(__path__, __name__)  # ordack.node, the part for boards, is in firmware/ of a checkout
 
 File = str | os.PathLike[str]
 
@@ -70,7 +70,7 @@ _MODULES = (
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """What applications use. Who uses another part of the package, as tasks of Spark do, does not wait for it."""
+        """Import the applications' API on first use: other users of the package, such as Spark tasks, need not wait."""
         for module in _MODULES if name in __all__ else ():
             found = vars(import_module(f"ordack.{module}"))
             if name in found:
@@ -81,9 +81,9 @@ if not TYPE_CHECKING:
 def connect(
     place: File, *, certificate: File | None = None, key: File | None = None, authority: File | None = None
 ) -> Client:
-    """A Client of the store in the folder `place`, or of the `ordack serve` that takes applications at the address
-    `tcp://HOST:PORT` or `tls://HOST:PORT`. certificate, key, authority: PEM files for TLS. Raises StoreError if there
-    is none, ValueError for an address or files that cannot be used."""
+    """A Client of the store in the folder `place`, or of the `ordack serve` for applications at `tcp://HOST:PORT` or
+    `tls://HOST:PORT`. certificate, key, authority: PEM files for TLS. Raises StoreError if there is none, ValueError
+    for an unusable address or file."""
     from ordack.client import Client
 
     return Client(place, tls=_files(place, certificate, key, authority))
@@ -92,7 +92,7 @@ def connect(
 def connect_async(
     place: File, *, certificate: File | None = None, key: File | None = None, authority: File | None = None
 ) -> AsyncClient:
-    """A Client for asyncio, as `connect` makes one without; entering it raises what that raises."""
+    """A Client for asyncio; arguments as `connect`. Entering it raises the errors of `connect`."""
     from ordack.api.aio import AsyncClient  # slow to import
     from ordack.client import Client
 

@@ -5,11 +5,11 @@
         with client.queue("line1").receive(timeout=5) as message:
             print(message.body)          # removed from the queue when the block ends, put back if it raises
         for message in client.queue("line1").receive():
-            print(message.body)          # removed when the loop asks for the next, put back if it is left
+            print(message.body)          # removed when the loop asks for the next, put back if the loop exits
 
-While `ordack serve` runs on the store it does the client's work. Without it the client does that itself, for local
-queues; messages to other machines leave when `serve` runs. When the block ends, the sender is acknowledged if it asked
-for that. `Reject` raised in the block tells the sender that nobody will receive the message (B-338, B-342, B-343).
+A running `ordack serve` on the store does the client's work. Otherwise the client works alone, for local queues;
+messages to other machines leave when `serve` runs. When the block ends, the sender gets the acknowledgement that it
+asked for. `Reject` raised in the block tells the sender that nobody will receive the message (B-338, B-342, B-343).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ __all__ = [
 
 
 class Received(Message):
-    """A message that a `Receiving` has received. `with message:` ends it with that block, as `with queue.receive()`
-    does: removed, put back if the block raises, removed as rejected if it raises Reject."""
+    """A message received by a `Receiving`. `with message:` ends it, as `with queue.receive()` does: removed, put back
+    if the block raises, removed as rejected if it raises Reject."""
 
     def __init__(self, stored: StoredMessage, source: Queue) -> None:
         super().__init__(stored)
@@ -80,15 +80,14 @@ class Received(Message):
 
 
 class Receiving:
-    """What `Queue.receive` gives, to use in a `with` or a `for`. timeout: seconds to wait for each message; None: for
-    ever. which: as `Queue.receive`.
+    """The result of `Queue.receive`, for a `with` or a `for`. timeout: seconds to wait for each message; None: forever.
+    which: as `Queue.receive`.
 
-    In a `for`, a message is removed for good when the loop asks for the next one; so the last one is removed when it
-    turns out that no other comes in time. Whatever leaves the loop before that puts the message back that it has just
-    now: an exception, `return` and also `break`, for nothing says that the message was dealt with. It is back at once,
-    as CPython drops a loop that is left; a loop whose iterator somebody keeps has its message until that is dropped.
-    `with message:` in the loop says more: its end removes the message at once, also by `break`, and Reject in it
-    rejects that message and the loop goes on.
+    In a `for`, a message is removed for good when the loop asks for the next one. The last message is removed when no
+    other arrives in time. Leaving the loop by an exception, `return` or `break` puts the current message back, because
+    nothing says that the program has processed it. CPython puts it back at once; a program that keeps the iterator
+    keeps the message until the iterator is destroyed. `with message:` in the loop is explicit: its end removes the
+    message, also on `break`. Reject in that block rejects the message, and the loop goes on.
     """
 
     def __init__(self, source: Queue, timeout: float | None, **which: Unpack[Which]) -> None:
@@ -148,50 +147,49 @@ class Queue:
     def send_many(
         self, bodies: Iterable[bytes | bytearray | memoryview], **properties: Unpack[Properties]
     ) -> list[Sent]:
-        """As Client.send_many, a message to this queue for each of the bodies, which have these properties in
-        common."""
+        """As Client.send_many, one message to this queue per body; all share the properties."""
         return self._client.send_many([letter_of(self.name, body, **properties) for body in bodies])
 
     def receive(self, timeout: float | None = 0.0, **which: Unpack[Which]) -> Receiving:
-        """Receive messages, each in a transaction. Waits up to `timeout` seconds for each, None for ever.
+        """Receive messages, each in a transaction. Waits up to `timeout` seconds for each, None: forever.
 
-        with queue.receive() as message: one, removed for good when the block ends, put back in its old place if the
-        block raises or the process dies, removed as rejected if it raises Reject. Raises Empty if none came in time.
-        for message in queue.receive(): one after another, until none comes in time; each is removed when the loop asks
-        for the next. Whatever leaves the loop, `break` too, puts back the one that it has (`Receiving` says more).
+        with queue.receive() as message: one, removed for good when the block ends. It is put back in its old place if
+        the block raises or the process dies, and removed as rejected on Reject. Raises Empty on timeout.
+        for message in queue.receive(): one after another, until a timeout. Each is removed when the loop asks for the
+        next. Leaving the loop, also by `break`, puts the current message back (see `Receiving`).
 
-        which: what is before such a message in the queue stays there. Both raise StoreError.
+        which: selects messages; earlier messages stay in the queue. Both raise StoreError.
         """
         return Receiving(self, timeout, **which)
 
     @contextlib.contextmanager
     def receive_batch(self, limit: int, timeout: float | None = 0.0) -> Iterator[list[Message]]:
-        """Receive up to `limit` messages in one transaction; an empty list if none came within `timeout` seconds, None
-        for ever."""
+        """Receive up to `limit` messages in one transaction; an empty list if none arrived within `timeout` seconds,
+        None: forever."""
         with self._client.transaction() as transaction:
             yield transaction.receive_batch(self, limit, timeout)
 
     def begin_receive(
         self, limit: int, timeout: float | None, counted: bool = False, **which: Unpack[Which]
     ) -> list[StoredMessage]:
-        """The first part of receive_batch; `end_receive` or `put_back` is the other, for all of them or for some.
-        counted: a message that comes back from it may be the reason."""
+        """Take messages for a receive; `end_receive` or `put_back` ends all or some of them. counted: count an abort
+        for each message put back, to detect poison messages."""
         poison_after = AS_CONFIGURED if counted and self._has_poison else None
         wanted = Wanted(self.identifier, limit, counted, poison_after, **which)
         return self._client.access.take(wanted, patience(timeout))
 
     def end_receive(self, keys: Sequence[int], message_class: int) -> None:
-        """Remove messages of a receive for good, for the reason that the class says; all are put back if it fails."""
+        """Remove messages of a receive for good, for the reason in the class; a failure puts all back."""
         if keys:
             self._client.access.commit(Commit(tuple(keys), message_class))
 
     def put_back(self, keys: Sequence[int]) -> None:
         """Put messages of a receive back in their old places."""
-        if self._client.is_open:  # else they are back
+        if self._client.is_open:  # a closed client has put them back
             self._client.access.put_back(keys)
 
     def peek(self) -> Iterator[Message]:
-        """The messages in the queue, in its order, without removing them."""
+        """The messages in the queue, in its order. They stay in the queue."""
         place = FIRST
         while stored := self.look(place):
             for message in stored:
@@ -199,21 +197,21 @@ class Queue:
             place = (stored[-1].rank, stored[-1].lookup_id)
 
     def look(self, place: tuple[int, int], limit: int = PAGE) -> list[StoredMessage]:
-        """Up to `limit` messages behind a place, (rank, lookup id), which stay in the queue."""
+        """Up to `limit` messages behind the position `place`, (rank, lookup id). The messages stay in the queue."""
         return self._client.reads.look(self.identifier, place, limit)
 
 
 class Transaction:
-    """What is received and sent in a `Client.transaction`: all of it happens, or nothing.
+    """The receives and sends of a `Client.transaction`: all of them happen, or none.
 
-    sent: when it has ended, what became of each message that was sent, in their order.
+    sent: after the end, the outcome of each sent message, in order.
     """
 
     def __init__(self, client: Client) -> None:
         self.sent: list[Sent] = []
         self._client = client
         self._taken: list[int] = []
-        self._queues: dict[str, bool] = {}  # that something was taken from, and whether they are transactional
+        self._queues: dict[str, bool] = {}  # queues received from -> whether transactional
         self._letters: list[Letter] = []
 
     def __repr__(self) -> str:
@@ -221,8 +219,8 @@ class Transaction:
         return f"<Transaction: {len(self._taken)} received, {len(self._letters)} to send{ended}>"
 
     def receive(self, queue: Queue | str, timeout: float | None = 0.0, **which: Unpack[Which]) -> Message:
-        """Receive one message of a local queue, as Queue.receive. Raises Empty if none came, which puts back what was
-        received before unless it is caught; BadName, NoSuchQueue, StoreError."""
+        """Receive one message of a local queue, as Queue.receive. Raises Empty on timeout; uncaught, it rolls the
+        transaction back. Raises BadName, NoSuchQueue, StoreError."""
         messages = self.receive_batch(queue, 1, timeout, **which)
         if not messages:
             raise Empty(f"no message in {queue if isinstance(queue, str) else queue.name}")
@@ -231,7 +229,7 @@ class Transaction:
     def receive_batch(
         self, queue: Queue | str, limit: int, timeout: float | None = 0.0, **which: Unpack[Which]
     ) -> list[Message]:
-        """Receive up to `limit` messages of a local queue; an empty list if none came within `timeout` seconds."""
+        """Receive up to `limit` messages of a local queue; an empty list if none arrived within `timeout` seconds."""
         if isinstance(queue, str):
             queue = self._client.queue(queue)
         stored = queue.begin_receive(limit, timeout, True, **which)
@@ -240,18 +238,18 @@ class Transaction:
         return [Message(message) for message in stored]
 
     def send(self, destination: str, body: bytes | bytearray | memoryview, **properties: Unpack[Properties]) -> None:
-        """Send a message when the block ends; arguments, as Client.send has them, are checked then against the store.
-        Raises ValueError for one that is out of range."""
+        """Send a message when the block ends. Arguments: as Client.send. The commit checks them against the store.
+        Raises ValueError for an argument out of range."""
         self._letters.append(letter_of(destination, body, **properties))
 
     def commit(self) -> None:
-        """Make it happen; raises what Client.send does, and StoreError."""
+        """Commit the transaction; raises the errors of Client.send, and StoreError."""
         taken, self._taken = tuple(self._taken), []
         if taken or self._letters:
             self.sent = self._client.access.commit(Commit(taken, confirm.ACK_RECEIVE, in_runs(self._letters)))
 
     def reject(self) -> None:
-        """Remove what was received as rejected (B-342), and send nothing. Raises ValueError if it cannot be."""
+        """Remove the received messages as rejected (B-342), and send nothing. Raises ValueError if impossible."""
         for name, transactional in self._queues.items():
             if not transactional:
                 self.put_back()
@@ -261,20 +259,20 @@ class Transaction:
             self._client.access.commit(Commit(taken, confirm.NACK_RECEIVE_REJECTED))
 
     def put_back(self) -> None:
-        """Put back what was received, and send nothing."""
+        """Put the received messages back, and send nothing."""
         taken, self._taken = self._taken, []
         if taken:
             self._client.access.put_back(taken)
 
 
 class Client:
-    """An application's access to the store in `folder`, which is made if `create`. look: only to look at, for who may
-    not write it. Or, without a store here, to that of the `ordack serve` at this address, `tcp://HOST:PORT`, or
-    `tls://HOST:PORT` with these files for TLS; the store itself is not to be had there. Raises StoreError and its
-    kinds, ValueError for an address or files that cannot be used.
+    """An application's access to the store in `folder`. create: make a missing store. look: read only, for users
+    without write permission. Instead of a folder, the address of an `ordack serve`: `tcp://HOST:PORT`, or
+    `tls://HOST:PORT` with TLS files; `store` is unavailable there. Raises StoreError and its subclasses, ValueError for
+    an unusable address or file.
 
-    clock: gives seconds since 1970. For one thread at a time, and not for processes that are forked from this one:
-    another one that comes meanwhile has done nothing, and a RuntimeError says so.
+    clock: returns seconds since 1970. One thread at a time may use a client, and no forked process: a concurrent call
+    does nothing and raises RuntimeError.
     """
 
     def __init__(
@@ -310,18 +308,18 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the store; an unfinished receive is put back. In a process that was forked: leave it to the other."""
+        """Close the store; an unfinished receive is put back. In a forked process the parent keeps the store."""
         if not self.turn.is_inherited:
             self.access.close()
         self.is_open = False
 
     @property
     def store(self) -> Store:
-        """The store itself. Raises StoreError if it is elsewhere."""
+        """The store itself. Raises StoreError for a client of an address."""
         return self.reads.store
 
     def config(self) -> Config:
-        """What its configuration means now. Raises StoreError if it is elsewhere."""
+        """The current configuration. Raises StoreError for a client of an address."""
         return self.reads.config()
 
     def now(self) -> int:
@@ -329,8 +327,8 @@ class Client:
         return int(self._clock())
 
     def order(self, name: str, *arguments: object) -> Any:
-        """Have one of orders.ORDERS carried out, by `serve` if it runs, in one transaction; what came of it. Raises
-        what it raises, StoreError if the store is elsewhere."""
+        """Execute one of orders.ORDERS in one transaction, by `serve` if it runs; returns the result. Raises the
+        order's errors, StoreError for a client of an address."""
         return self.access.order(Order(name, arguments))
 
     def create_queue(self, name: str, transactional: bool = True) -> Queue:
@@ -342,21 +340,21 @@ class Client:
         return Queue(self, self.reads.queue(name))
 
     def purge_queue(self, name: str) -> int:
-        """Remove all messages that a queue has now, those in an unfinished receive when that ends without a commit
-        (B-340); how many. Senders that asked for it are told. Raises BadName, NoSuchQueue.
+        """Remove all messages that are in the queue now; returns the number. Messages of an unfinished receive follow
+        unless it commits (B-340). Senders that asked for it are told. Raises BadName, NoSuchQueue.
 
-        In pieces: if it is killed, a part is gone, and its senders know.
+        Works in pieces: if the process dies, some messages are gone, and their senders know.
         """
         queue = self.store.queues.named(name)
         last = self.store.messages.last_lookup_id()
         return self.access.empty(Emptying(queue.identifier, confirm.NACK_Q_PURGED, last, marks=True))
 
     def delete_queue(self, name: str, only_empty: bool = False) -> int:
-        """Remove a private queue, its sub-queue and their messages; how many there were. Senders that asked for it are
-        told (B-339).
+        """Remove a private queue, its sub-queue and their messages; returns the number of messages. Senders that asked
+        for it are told (B-339).
 
-        Raises BadName, NoSuchQueue, StoreError for a system queue or while messages are being received from it;
-        QueueNotEmpty if only_empty and a message is in it. In pieces, as a purge: the queue goes with the last one.
+        Raises BadName, NoSuchQueue, StoreError for a system queue or during a receive, QueueNotEmpty if only_empty and
+        the queue holds a message. Works in pieces, as a purge: the queue goes with the last piece.
         """
         removed = 0
         if not only_empty:
@@ -377,24 +375,24 @@ class Client:
     ) -> Sent:
         """Send one message; it is durable, with its number, when this returns.
 
-        The arguments are the fields of Letter, but for acknowledge: any of "reach-queue", "receive",
-        "nack-reach-queue", "nack-receive". Raises NoSuchQueue, BadName, ValueError (which says what is out of range),
-        StoreError, and then it is not sent; StoreUnknown if the disk failed at the very end, or `serve` did not answer,
-        and says who has to look for it before it is sent again.
+        The arguments are the fields of Letter. acknowledge: any of "reach-queue", "receive", "nack-reach-queue",
+        "nack-receive". Raises NoSuchQueue, BadName, ValueError for an argument out of range, StoreError; the message is
+        not sent then. Raises StoreUnknown if the disk failed at the end or `serve` did not answer; the text says who
+        must look for the message before a resend.
         """
         letter = letter_of(destination, body, label=label, priority=priority, delivery=delivery, **properties)
         return self.access.commit(Commit(letters=(Run(letter, (letter.body,)),)))[0]
 
     def send_many(self, letters: Iterable[Letter]) -> list[Sent]:
-        """Send messages in one transaction: all of them, in this order, or none if it raises, as `send` does. They
-        share the cost of making them durable."""
+        """Send messages in one transaction: all of them, in this order, or none on an error, as `send` raises it. They
+        share the cost of the commit."""
         return self.access.commit(Commit(letters=in_runs(letters)))
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Receive and send in one transaction, over as many queues as are needed, here and elsewhere. It happens when
-        the block ends. If the block raises, nothing is sent and what was received is put back, or removed as rejected
-        if it raises Reject. If the process dies, nothing has happened, or all of it."""
+        """Receive and send in one transaction, over any number of local and remote queues. It commits when the block
+        ends. If the block raises, nothing is sent, and the received messages are put back, or rejected on Reject. If
+        the process dies, all or nothing has happened."""
         transaction = Transaction(self)
         try:
             yield transaction
@@ -407,15 +405,15 @@ class Client:
             transaction.commit()
 
     def reply(self, message: Message, body: bytes | bytearray | memoryview, **properties: Unpack[Properties]) -> Sent:
-        """Send an answer to a message, to its response queue, with its identifier as correlation identifier. Arguments
-        as `send` has them. Raises ValueError if no answer to it is expected, and what `send` does."""
+        """Send an answer to a message's response queue, with the message's identifier as correlation identifier.
+        Arguments: as `send`. Raises ValueError if the message expects no answer, and the errors of `send`."""
         if "correlation_id" in properties:
             raise ValueError("an answer has the identifier of its message as correlation_id: leave that out")
         properties["correlation_id"] = message.identifier
         return self.send_many([letter_of(self.response_queue(message), body, **properties)])[0]
 
     def response_queue(self, message: Message) -> str:
-        """Where an answer to a message goes, as `send` takes it. Raises ValueError if none is expected."""
+        """The response queue of a message, as `send` takes it. Raises ValueError if the message expects no answer."""
         if message.response_queue is None:
             raise ValueError(f"the message {message.message_key} names no response queue: no answer is expected")
         name, host = packet_fields.destination(message.response_queue)
@@ -428,11 +426,11 @@ class Client:
         return message.response_queue
 
     def last_discarded(self, destination: str) -> int:
-        """The class that ended the latest transactional message to this destination elsewhere, if it was not delivered
-        and is in no dead-letter queue; 0 if it was, or none has ended."""
+        """The class that ended the latest transactional message to this remote destination, if the message was
+        undelivered and is in no dead-letter queue; else 0."""
         return self.reads.last_discarded(destination)
 
     def state(self, message_id: int) -> confirm.Conclusion | None:
-        """What is known of a transactional message that was sent here (C-80 to C-87); None: nothing, it was never sent
-        from this store, or ended longer ago than the store remembers."""
+        """The known state of a transactional message sent here (C-80 to C-87). None: never sent from this store, or
+        ended longer ago than the store remembers."""
         return self.reads.state(message_id)

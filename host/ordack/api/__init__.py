@@ -1,4 +1,4 @@
-"""The Python API of applications: what the forms with and without asyncio share."""
+"""The Python API of applications: the parts shared by the synchronous and the asyncio form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ordack.broker.message import Message
 
     class ReceivingQueue(Protocol):
-        """A queue that messages are received from."""
+        """A queue to receive messages from."""
 
         name: str
         transactional: bool
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Empty(Exception):
-    """No message came in time."""
+    """No message arrived in time."""
 
 
 class Reject(Exception):
-    """Raised inside a receive: the messages are removed as rejected (B-342), and nothing else is raised."""
+    """Raised inside a receive to remove the messages as rejected (B-342). The receive does not propagate it."""
 
     def __str__(self) -> str:
         return super().__str__() or (
@@ -37,25 +37,25 @@ class Reject(Exception):
 
 
 class Which(TypedDict, total=False):
-    """Which messages to receive. lookup_id: the message with this lookup id, as peek shows it. correlation_id: messages
-    with this correlation identifier; an answer has the identifier of its message."""
+    """Selects the messages to receive. lookup_id: the message with this lookup id, as peek shows it. correlation_id:
+    messages with this correlation identifier; an answer carries the identifier of its message."""
 
     lookup_id: int | None
     correlation_id: bytes | None
 
 
 def patience(timeout: float | None) -> float:
-    """Seconds to wait. None: for ever."""
+    """The seconds to wait; None: forever."""
     return math.inf if timeout is None else timeout
 
 
 def cannot_reject(name: str) -> ValueError:
-    """The error of a Reject in a queue whose senders hear of no rejection."""
+    """The error for a Reject in a non-transactional queue, whose senders learn of no rejection."""
     return ValueError(f"{name} is not transactional: its messages cannot be rejected")
 
 
 class Taken:
-    """A message that this program has received, until `end`. is_open: `end` was not called yet."""
+    """A message received by this program, until `end`. is_open: `end` was not called yet."""
 
     def __init__(self, source: ReceivingQueue, key: int) -> None:
         self.is_open = True
@@ -68,9 +68,9 @@ class Taken:
             raise ValueError(f"the message {message.message_key} is removed or back in its queue already")
 
     def end(self, error: BaseException | None) -> bool:
-        """Remove the message for good; on an error put it back, on Reject remove it as rejected. True: the error was
-        for this message only, and is not to be raised on. A second call does nothing. Raises StoreError, and ValueError
-        if the message cannot be rejected; it is put back then."""
+        """Remove the message for good; on an error put it back, on Reject remove it as rejected. True: the caller must
+        not propagate the error. A second call does nothing. Raises StoreError, and ValueError if the message cannot be
+        rejected; the message is put back then."""
         if not self.is_open:
             return False
         put_back = self.let_go()
@@ -86,6 +86,6 @@ class Taken:
         return isinstance(error, Reject)
 
     def let_go(self) -> Callable[[], None]:
-        """What puts the message back. From now on the message counts as ended."""
+        """A function that puts the message back. The message counts as ended from now on."""
         self.is_open = False
         return lambda: self._source.put_back(self._keys)

@@ -6,10 +6,10 @@
             print(message.body)          # as with Client: removed when the block ends, put back if it raises
 
         async for message in client.queue("line1").receive():
-            print(message.body)          # removed when the loop asks for the next, put back if it is left
+            print(message.body)          # removed when the loop asks for the next, put back if the loop exits
 
-Each operation has a Client and a thread of its own, so tasks do not wait for one another. At most MOST receives and
-transactions run at a time, and SHORT other operations: a task that has received can always answer.
+Each operation has its own Client and thread, so tasks do not wait for one another. At most MOST receives and
+transactions run at a time, and SHORT other operations: a task that holds a message can always answer.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from ordack.broker.sending import Sent
     from ordack.client import Client, Queue, Transaction
 
-MOST = 16  # receives and transactions at a time, also those that wait
-SHORT = 4  # other operations at a time; they wait for nobody
-SLICE_S = 0.5  # after which a wait notices that its task was cancelled
+MOST = 16  # concurrent receives and transactions, including waiting ones
+SHORT = 4  # other concurrent operations; none of them waits for messages
+SLICE_S = 0.5  # s, until a wait notices that its task was cancelled
 
 Body = bytes | bytearray | memoryview
 Parameters = ParamSpec("Parameters")
@@ -53,7 +53,7 @@ class _Worker:
         self.client: Client
 
     async def open(self) -> None:
-        """Open the store, or connect. Raises what Client does. If the task is cancelled meanwhile, it is closed."""
+        """Open the store, or connect. Raises the errors of Client. If the task is cancelled, the store is closed."""
         made: list[Client] = []
 
         def let_go() -> None:
@@ -63,7 +63,7 @@ class _Worker:
         try:
             await self.call(lambda: made.append(self._make()))
         except BaseException:
-            self.do_later(let_go)  # also if the wait for what opens it was cancelled, too
+            self.do_later(let_go)  # also if the wait for the opening was cancelled
             await self.call(self._thread.shutdown, wait=False)
             raise
         self.client = made[0]
@@ -71,7 +71,7 @@ class _Worker:
     async def call(
         self, function: Callable[Parameters, Result], *values: Parameters.args, **named: Parameters.kwargs
     ) -> Result:
-        """Call the function in the thread. A task that is cancelled waits for its end: nothing is left half done."""
+        """Call the function in the thread. A cancelled task waits for the end of the call: no call stays half done."""
         future = asyncio.get_running_loop().run_in_executor(self._thread, lambda: function(*values, **named))
         try:
             return await asyncio.shield(future)
@@ -81,8 +81,8 @@ class _Worker:
             raise
 
     async def in_slices(self, look: Callable[[float], list[Result]], timeout: float | None) -> list[Result]:
-        """What `look` finds within the time in all; an empty list if nothing. `look` waits for the seconds that it is
-        given: between two slices a task that was cancelled ends."""
+        """The results of `look` within the timeout; an empty list if there are none. `look` gets the seconds to wait. A
+        cancelled task ends between two calls."""
         deadline = time.monotonic() + patience(timeout)
         while True:
             left = max(deadline - time.monotonic(), 0.0)
@@ -91,8 +91,8 @@ class _Worker:
                 return found
 
     def do_later(self, function: Callable[[], object]) -> None:
-        """Call the function in the thread before all later calls. What it raises is passed over."""
-        with contextlib.suppress(RuntimeError):  # the thread has ended, and with it what was received is back
+        """Call the function in the thread before all later calls. Its errors are ignored."""
+        with contextlib.suppress(RuntimeError):  # the thread has ended and put its messages back
             self._thread.submit(function)
 
     async def close(self) -> None:
@@ -164,14 +164,14 @@ class AsyncReceived(Message):
         return self._taken.is_open and await self._worker.call(self._taken.end, error)
 
     def drop(self) -> None:
-        """Have the message put back if it is not ended."""
+        """Put the message back later, unless it has ended."""
         if self._taken.is_open:
             self._worker.do_later(self._taken.let_go())
 
 
 class _Loop:
-    """An `async for` over messages, or an `async with` for one. It has a worker until it ends. CPython drops a loop
-    that is left half-way at once; the loop puts back its message then."""
+    """An `async for` over messages, or an `async with` for one. It holds a worker until it ends. CPython destroys an
+    abandoned loop at once; the loop then puts its message back."""
 
     def __init__(self, client: AsyncClient, name: str, timeout: float | None, which: Which) -> None:
         self._client = client
@@ -227,15 +227,15 @@ class _Loop:
 
 
 def _take(worker: _Worker, name: str, which: Which, held: list[AsyncReceived], seconds: float) -> list[AsyncReceived]:
-    """The next message, in the worker's thread. It is in `held` then: a task that is cancelled does not hear of it."""
+    """The next message, in the worker's thread. Also stored in `held`, because a cancelled task gets no result."""
     queue = worker.client.queue(name)
     held[:] = [AsyncReceived(stored, queue, worker) for stored in queue.begin_receive(1, seconds, True, **which)]
     return held[:]
 
 
 class AsyncReceiving:
-    """What `AsyncQueue.receive` gives, to use in an `async with` or an `async for`, as Receiving. A loop that is left,
-    or whose task is cancelled, puts its message back; the next receive of this client finds it there."""
+    """The result of `AsyncQueue.receive`, for `async with` or `async for`, as Receiving. An abandoned loop or a
+    cancelled task puts its message back; the next receive of this client finds the message there."""
 
     def __init__(self, client: AsyncClient, name: str, timeout: float | None, which: Which) -> None:
         self._loop = functools.partial(_Loop, client, name, timeout, which)
@@ -264,7 +264,7 @@ class AsyncReceiving:
 
 
 class AsyncQueue:
-    """A local queue, to receive from and to send to. Each operation raises NoSuchQueue if there is none."""
+    """A local queue, to receive from and to send to. Each operation raises NoSuchQueue if the queue does not exist."""
 
     def __init__(self, client: AsyncClient, name: str) -> None:
         self._client = client
@@ -306,7 +306,7 @@ class AsyncQueue:
 
 class AsyncClient:
     """An application's access to a store, for asyncio: an asynchronous context manager, for any number of tasks. make:
-    gives a Client of it. place: what the Client is of. Entering raises what `make` raises."""
+    makes a Client of the store. place: the store's folder or address. Entering raises the errors of `make`."""
 
     def __init__(self, place: str, make: Callable[[], Client]) -> None:
         self._place = place
@@ -330,7 +330,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the store. All operations have to have ended. A loop that the program keeps gives up its message."""
+        """Close the store after the end of all operations. Loops still held by the program put their messages back."""
         self._is_open = False
         async with contextlib.AsyncExitStack() as all_of_them:  # also if one fails, or the task is cancelled
             for worker in self._all:
@@ -339,7 +339,7 @@ class AsyncClient:
 
     @contextlib.asynccontextmanager
     async def worker(self, long: bool = False) -> AsyncIterator[_Worker]:
-        """A thread for an operation, which may be a long one."""
+        """A thread for one operation. long: a receive or a transaction."""
         worker = await self.borrow(long)
         try:
             yield worker
@@ -371,7 +371,7 @@ class AsyncClient:
             self._idle.append(worker)
 
     def give_back_from_anywhere(self, worker: _Worker) -> None:
-        """The same from any thread: the garbage collector runs in any."""
+        """As give_back, from any thread: the garbage collector runs in any thread."""
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -387,7 +387,7 @@ class AsyncClient:
         return AsyncQueue(self, name)
 
     async def do(self, act: Callable[[Client], Result]) -> Result:
-        """What `act` gives, called in a thread with its Client."""
+        """The result of `act`, called in a thread with that thread's Client."""
         async with self.worker() as worker:
             return await worker.call(act, worker.client)
 
@@ -409,8 +409,8 @@ class AsyncClient:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:
-        """As Client.transaction. If the task is cancelled, nothing is sent and what was received is put back; a commit
-        that has begun ends first."""
+        """As Client.transaction. A cancelled task sends nothing and puts its messages back, unless its commit has
+        begun. A begun commit completes first."""
         async with self.worker(long=True) as worker:
             block = worker.client.transaction()
             transaction = AsyncTransaction(worker, block.__enter__())

@@ -1,8 +1,8 @@
-"""The lock of a client, and the questions of a client to a store that this process has opened.
+"""The lock of a client, and the read-only questions of a client to a store opened by this process.
 
-A client is for one thread of one process. Two threads on one connection would get each other's answers. A forked
-process would use its parent's commit numbers, and `serve` would take new commits for repeated ones. A second thread, a
-forked process and the handler of a signal are refused before anything has happened.
+A client is for one thread of one process. Two threads on one connection would mix up their answers. A forked process
+would reuse its parent's commit numbers, and `serve` would take new commits for repeated ones. So a second thread, a
+forked process and a signal handler get an error before anything happens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class Turn:
-    """The lock of a Client, which one thread holds at a time."""
+    """The lock of a Client. One thread holds it at a time."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -60,14 +60,14 @@ class Turn:
         self.lock.release()
         while self._later and self.lock.acquire(blocking=False):
             try:
-                with contextlib.suppress(StoreError, IndexError):  # another has done it
+                with contextlib.suppress(StoreError, IndexError):  # another thread has done it
                     self._later.popleft()()
             finally:
                 self.lock.release()
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Call the function, now or when the thread that holds the lock releases it: the garbage collector ends loops
-        at any instant and in any thread. A StoreError is passed over. Raises RuntimeError in another process."""
+        """Call the function now, or when the thread that holds the lock releases it: the garbage collector ends loops
+        at any moment, in any thread. Ignores StoreError. Raises RuntimeError in a forked process."""
         self._later.append(function)
         try:
             with self:
@@ -80,7 +80,7 @@ class Turn:
 def one_thread(
     method: Callable[Concatenate[Any, Parameters], Result],
 ) -> Callable[Concatenate[Any, Parameters], Result]:
-    """A method that holds the `self.turn`, a Turn, of its object. Raises RuntimeError if another thread holds it."""
+    """Make a method hold the lock `self.turn`, a Turn. Raises RuntimeError if another thread holds the lock."""
 
     @functools.wraps(method)
     def guarded(self: Any, /, *arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
@@ -91,8 +91,8 @@ def one_thread(
 
 
 class Here:
-    """A store that this process has opened. now: gives seconds since 1970. config: what its configuration means. turn:
-    as `one_thread` has it."""
+    """A store opened by this process. now: returns seconds since 1970. config: returns the current Config. turn: the
+    lock for `one_thread`."""
 
     def __init__(self, store: Store, now: Callable[[], int], config: Callable[[], Config], turn: Turn) -> None:
         self.turn = turn
@@ -108,8 +108,7 @@ class Here:
 
     @one_thread
     def queue(self, name: str | int) -> QueueState:
-        """The queue of this name, which is open to applications, or with this identifier. Raises BadName,
-        NoSuchQueue."""
+        """The queue with this name, if open to applications, or with this identifier. Raises BadName, NoSuchQueue."""
         if isinstance(name, str):
             return open_queue(self.store, name)
         found = self.store.queues.find(name)
@@ -119,7 +118,7 @@ class Here:
 
     @one_thread
     def look(self, queue: int, place: tuple[int, int], limit: int) -> list[StoredMessage]:
-        """Up to `limit` messages of a queue behind a place, (rank, lookup id), which stay in it."""
+        """Up to `limit` messages behind the position `place`, (rank, lookup id). The messages stay in the queue."""
         self.store.changed()
         return self.store.messages.peek(queue, limit, place, self._now())
 

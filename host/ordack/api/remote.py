@@ -1,12 +1,12 @@
 """The conversation of a client with the queue manager.
 
 A `Conversation` asks `serve` over a `ServeConnection`, or `commits.Direct` in this process if no `serve` runs. Both
-answer the same questions. `Address` and `Home` say how to reach them.
+answer the same questions. `Address` and `Home` find the one to ask.
 
-Each commit has a number. If the connection breaks before the answer, the client repeats the commit, to the next `serve`
-or to `Direct`; by its number the commit happens once. When a connection ends, `serve` puts back the messages taken on
-it, so a repeated commit of such messages has happened already, or fails. Messages taken without a `serve` stay with
-this process, which claims them from each `serve`.
+Each commit has a number. If the connection breaks before the answer, the client repeats the commit to the next `serve`
+or to `Direct`; the number ensures that the commit happens once. When a connection ends, `serve` puts its messages back,
+so a repeated commit of such messages has happened already, or fails. Messages taken without a `serve` stay with this
+process, which claims them from each `serve`.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from ordack.store.messages import StoredMessage
 from ordack.store.queues import QueueState
 
 TCP_SCHEME = "tcp://"
-ANSWER_S = 60.0  # for an answer; `serve` hangs or was stopped after it
-HELLO_S = 5.0  # the same for the first one
-CONNECT_S = 10.0  # for a connection to an address
-RECONNECT_S = 20.0  # for the `serve` at an address to start again
-WAIT_S = 10.0  # a question for messages that are to come is asked again after this
-RECEIVE_BYTES = 96 << 10  # at once: for more, malloc asks the kernel for pages each time
-PAUSES_S = 0.02, 0.5  # between two attempts to connect: the first one, and the longest
-ATTEMPTS = 5  # to have something done, with as many connections
+ANSWER_S = 60.0  # s; a longer silence means that `serve` hangs or was stopped
+HELLO_S = 5.0  # s, for the first answer
+CONNECT_S = 10.0  # s, to connect to an address
+RECONNECT_S = 20.0  # s, for the `serve` at an address to restart
+WAIT_S = 10.0  # s, until a question for future messages is repeated
+RECEIVE_BYTES = 96 << 10  # per read: larger buffers make malloc ask the kernel for pages each time
+PAUSES_S = 0.02, 0.5  # between attempts to connect: first and longest
+ATTEMPTS = 5  # per question, each with another connection
 ENDED = "it ends the connection before it answers"
 
 Result = TypeVar("Result")
 
 
 class StoreUnreachable(StoreError):
-    """The `ordack serve` at an address does not answer. What was asked for last has not happened."""
+    """The `ordack serve` at an address does not answer. The latest request has not happened."""
 
 
 class Lost(Exception):
-    """The connection is gone, before an answer has come. asked: the question may have reached the other end."""
+    """The connection ended before an answer. asked: the question may have reached the other end."""
 
     def __init__(self, asked: bool, why: Exception | None = None) -> None:
         super().__init__(asked)
@@ -69,9 +69,8 @@ class ServeConnection:
         self.guid: bytes = self.ask(service.frame(service.HELLO, service.VERSION, application), patience)
 
     def ask(self, question: bytes, patience: float | None = None) -> Any:
-        """Ask, and wait for the answer. patience: seconds, else ANSWER_S. Raises the error that the answer names, and
-        Lost. A call that ends without an answer closes the connection.
-        """
+        """Ask, and wait for the answer. patience: seconds, else ANSWER_S. Raises the error in the answer, and Lost. A
+        call without an answer closes the connection."""
         answer: list[Any] | None = None
         asked = False
         try:
@@ -92,7 +91,7 @@ class ServeConnection:
         return service.result_of(answer)
 
     def take(self, wanted: Wanted, timeout: float) -> list[StoredMessage]:
-        """As Direct has it, and all that follows."""
+        """As Direct.take; the other methods likewise."""
         return service.messages_in(self.ask(service.take_question(wanted, timeout), timeout + ANSWER_S))
 
     def carry_out(self, request: Request) -> Done:
@@ -104,7 +103,7 @@ class ServeConnection:
         return removed, is_all
 
     def has_ended(self, waits: tuple[type[OSError], ...]) -> bool:
-        """Has the other end closed it, while nothing was asked? waits: what `recv` raises as long as it has not."""
+        """Has the other end closed the idle connection? waits: errors of `recv` that mean "still open"."""
         self._socket.settimeout(0)
         try:
             self._socket.recv(1)
@@ -116,19 +115,19 @@ class ServeConnection:
         return True
 
     def close(self) -> None:
-        """Say that nothing more comes, and close it."""
+        """Say goodbye and close the connection."""
         try:
             self._socket.settimeout(ANSWER_S)
             self._socket.sendall(service.frame(service.BYE))
         except OSError:
-            pass  # then its last answer is kept for a day
+            pass  # `serve` then keeps its last answer for a day
         finally:
             self._socket.close()
 
 
 def silence(folder: Path) -> str:
-    """What to say of a `serve` that has this store and does not answer for as long as anybody waits for a store; "" if
-    it answers, and if none can be asked: none runs, it begins or ends just now, or this user may not."""
+    """Why a `serve` that holds this store does not answer; "" if it answers. Also "" if none can be asked: no `serve`
+    runs, it starts or stops now, or this user lacks the permission."""
     connected = service.connect(folder)
     if connected:
         try:
@@ -136,7 +135,7 @@ def silence(folder: Path) -> str:
         except Lost as lost:
             if isinstance(lost.why, TimeoutError):
                 return f"it has not answered for {BUSY_TIMEOUT_S:.0f} s; if it hangs, end it and start it again"
-        except StoreError:  # it says why it takes nobody
+        except StoreError:  # it says why it refuses
             connected.close()
     return ""
 
@@ -145,9 +144,8 @@ def silence(folder: Path) -> str:
 
 
 class Home:
-    """A store that this process has opened: asked for are the `serve` that runs on it, and `direct` where none runs.
-
-    retried: what `connect` raises if it is worth another attempt."""
+    """A store opened by this process. Its running `serve` is asked, or `direct` if none runs. retried: an error of
+    `connect` that justifies another attempt."""
 
     retried: type[StoreError] = StoreBusy
 
@@ -165,16 +163,16 @@ class Home:
             raise self.unreachable("there is no socket in the store's folder")
         try:
             return ServeConnection(connected, application)
-        except (Lost, StoreError) as error:  # it stops, hangs, has too many, is of another version
+        except (Lost, StoreError) as error:  # it stops, hangs, is full, or has another version
             connected.close()
             raise self.unreachable("it does not answer" if isinstance(error, Lost) else error) from None
 
     def has_lost(self, _connection: ServeConnection) -> bool:
-        """Has a connection ended? That is found out when something is asked."""
+        """Has the connection ended? A store finds out with the next question."""
         return False
 
     def unreachable(self, why: object) -> StoreError:
-        """The error of who has asked `serve` in vain."""
+        """The error after vain attempts to ask `serve`."""
         return StoreBusy(
             f"{self.store.manager} has the store {self.store.folder}, and could not be asked: {why or ENDED}. Try "
             "again; if it hangs, end it"
@@ -186,7 +184,7 @@ class Home:
 
 
 class Address:
-    """Where a `serve` takes applications, for a client that has no store. tls: what it is spoken with, None without."""
+    """The address of a `serve`, for a client without a store. tls: the TLS files, None without TLS."""
 
     retried: type[StoreError] = StoreUnreachable
     direct: Direct | None = None
@@ -200,7 +198,7 @@ class Address:
         self._waits: tuple[type[OSError], ...] = (BlockingIOError,)
         self._tls = None
         if tls:
-            import ssl  # who does not speak TLS does not wait for it
+            import ssl  # slow to import; needed for TLS only
 
             from ordack.config.tls import Tls
 
@@ -215,7 +213,7 @@ class Address:
         )
 
     def connect(self, application: bytes) -> ServeConnection:
-        """Raises StoreUnreachable, StoreError."""
+        """Connect to `serve`. Raises StoreUnreachable, StoreError."""
         if not self._is_open:
             raise StoreError(f"{self.place} is closed: open it again")
         try:
@@ -258,8 +256,8 @@ class Address:
 
 
 def address_of(place: object, tls: TlsFiles | None) -> Address | None:
-    """The address that this is; None for the folder of a store. Raises ValueError if it can be neither, or for files
-    that TLS cannot be spoken with."""
+    """The address in `place`; None for the folder of a store. Raises ValueError if `place` is neither, or for unusable
+    TLS files."""
     scheme = next((known for known in (TCP_SCHEME, TLS_SCHEME) if str(place).startswith(known)), "")
     if not scheme:
         if tls:
@@ -281,20 +279,20 @@ def address_of(place: object, tls: TlsFiles | None) -> Address | None:
 
 
 class Conversation:
-    """What a client has done. All methods raise StoreError and its kinds. turn: as `one_thread` has it."""
+    """The commits and questions of a client. All methods raise StoreError and its subclasses. turn: the lock."""
 
     def __init__(self, place: Home | Address, turn: Turn) -> None:
         self.turn = turn
         self._place = place
         self._application = secrets.token_bytes(service.APPLICATION_SIZE)
         self._number = 0
-        self._held: set[int] = set()  # messages that were taken without a `serve`
+        self._held: set[int] = set()  # messages taken without a `serve`
         self._connection = place.connect(self._application) if isinstance(place, Address) else None
 
     @one_thread
     def take(self, wanted: Wanted, timeout: float) -> list[StoredMessage]:
-        """Take messages, hidden from others until `commit` or `put_back`; an empty list if none came in time, in
-        seconds. If this process dies, they are available again."""
+        """Take messages, hidden from others until `commit` or `put_back`; an empty list if none arrived within the
+        timeout, in seconds. If this process dies, they are available again."""
 
         deadline = time.monotonic() + timeout
 
@@ -313,25 +311,25 @@ class Conversation:
 
     @one_thread
     def commit(self, commit: Commit) -> list[Sent]:
-        """Do it, durably; what became of each letter. If it raises, what was taken is put back. Raises also
+        """Commit durably; returns the outcome of each letter. On an error, the taken messages are put back. Also raises
         NoSuchQueue, BadName, ValueError for a letter."""
         return each(self._place.guid, self._carry_out(commit).sent)
 
     @one_thread
     def order(self, order: Order) -> Any:
-        """Have it carried out, durably; what came of it. Raises what it raises."""
-        _ = self._place.store  # which is not to be had at an address
+        """Execute the order durably; returns its result. Raises the order's errors."""
+        _ = self._place.store  # raises at an address
         return self._carry_out(Commit(order=order)).result
 
     def put_back(self, keys: Collection[int]) -> None:
-        """Put messages that were taken back in their old places."""
+        """Put taken messages back in their old places."""
         self.turn.soon(functools.partial(self._put_back, keys))
 
     @one_thread
     def empty(self, emptying: Emptying) -> int:
-        """Remove messages, in pieces: if it raises, or this process dies, a part is gone, and its senders know. How
-        many, those that are marked included. Others have their turn between two pieces."""
-        _ = self._place.store  # which is not to be had at an address
+        """Remove messages in pieces; returns the number, marked messages included. If it raises or this process dies,
+        some messages are gone, and their senders know. Other writers run between two pieces."""
+        _ = self._place.store  # raises at an address
         removed, is_all = 0, False
         while not is_all:
             count, is_all = self.ask(lambda there: there.empty(emptying))
@@ -340,14 +338,14 @@ class Conversation:
 
     @one_thread
     def close(self) -> None:
-        """Put back what was taken, and do no more; the store is closed, too."""
+        """Put taken messages back, and close the store."""
         if self._connection:
             self._connection.close()
             self._connection = None
         self._place.close()
 
     def ask(self, question: Callable[[Any], Result]) -> Result:
-        """Ask what may be asked twice: of a ServeConnection, or Direct."""
+        """Ask a repeatable question of a ServeConnection or Direct."""
         why: Exception | None = None
         for _ in range(ATTEMPTS):
             there = self._reached()
@@ -374,7 +372,7 @@ class Conversation:
 
     def _ask_for(self, commit: Commit) -> Done:
         request = Request(self._application, 0, commit)
-        asked = False  # somebody may have done it
+        asked = False  # the other end may have committed
         why: Exception | None = None
         for _ in range(ATTEMPTS):
             there: ServeConnection | Direct | None = None
@@ -393,7 +391,7 @@ class Conversation:
                 raise (unknown(commit, [], error) if isinstance(there, ServeConnection) else error) from None
             except StoreError as error:
                 raise (asked_again(commit, error) if asked else error) from None
-            except ValueError:  # as of a question that is too large
+            except ValueError:  # such as a question that is too large
                 self._put_back(commit.taken)
                 raise
         ended = self._place.unreachable(None if asked else why)
@@ -407,11 +405,11 @@ class Conversation:
         if keys and self._connection:
             try:
                 self._connection.ask(service.frame(service.PUT_BACK, list(keys)))
-            except Lost:  # they are back
+            except Lost:  # `serve` has put them back
                 self._connection = None
 
     def _reached(self) -> ServeConnection | Direct:
-        """Whom to ask: `serve`, if need be on a new connection, or Direct if none runs."""
+        """The one to ask: `serve`, reconnecting if needed, or Direct if none runs."""
         if self._connection and self._place.has_lost(self._connection):
             self._connection = None
         deadline = time.monotonic() + self._place.patience_s
@@ -430,8 +428,7 @@ class Conversation:
 
 
 class There:
-    """What a client looks at, and does not change, in the store of the `serve` at an address. Methods: as
-    `reads.Here`."""
+    """Read-only access to the store of the `serve` at an address. Methods: as `reads.Here`."""
 
     def __init__(self, address: Address, access: Conversation) -> None:
         self.turn = access.turn
@@ -470,8 +467,8 @@ class There:
 
 
 def purge_outgoing(store: Store, access: Conversation, outgoing: int) -> tuple[int, int]:
-    """Ask the queue manager to end all messages that an outgoing queue has now (C-29); how many, and how many stay as
-    `indispensable` says."""
+    """Ask the queue manager to end all current messages of an outgoing queue (C-29); returns the number ended, and the
+    number kept as `indispensable` says."""
     last = store.outgoing.last_key()
     keep = list(indispensable(store, outgoing))
     removed = 0

@@ -1,6 +1,6 @@
 """The command `ordack`. host/docs/commands.md has the exit statuses.
 
-What only one command needs is imported when that command runs: a receive in a script should cost milliseconds.
+A command imports its own modules when it runs: a receive in a script should cost milliseconds.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def ordack(
 
 
 def command_line(word: str = "") -> typer.Typer:
-    """All commands; or only the one, or the group, that `word` names: most of a start is making what is not used."""
+    """All commands, or only the command or group called `word`, because building unused commands dominates start-up."""
     app = typer.Typer(
         callback=ordack,
         add_completion=False,
@@ -85,7 +85,7 @@ def command_line(word: str = "") -> typer.Typer:
         else:
             app.command(name)(one)
     for command in (one for group in made for one in group.registered_commands):
-        if command.callback and command.callback.__doc__:  # rich breaks lines where the source does, and [words] mark
+        if command.callback and command.callback.__doc__:  # rich keeps line breaks and reads [words] as markup
             text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.callback.__doc__))
             command.help = text.replace("[", "\\[")
     return app

@@ -146,7 +146,7 @@ def audit(
 
 
 def _save_audit(result: AuditResult, out: Path | None, html: Path | None) -> None:
-    """Write what --out and --html ask for."""
+    """Write the files that --out and --html name."""
     from ordack.audit import files
 
     for option, path in (("--out", out), ("--html", html)):
@@ -180,7 +180,7 @@ def _follow_audit(
     names: PeerNames,
     as_json: bool,
 ) -> None:
-    """Audit a folder that grows, and report whenever there is something new."""
+    """Audit a growing folder, and report each change."""
     with needs("spark"):
         from ordack.audit import files, tasks
         from ordack.audit.follow import Follower, FollowError
@@ -221,7 +221,7 @@ def _follow_audit(
 
 @contextlib.contextmanager
 def _audit_progress() -> Iterator[Callable[[int], None]]:
-    """Counts packets."""
+    """Count packets, and show the count."""
     with activity("auditing") as show:
         total = 0
 

@@ -251,7 +251,7 @@ def board_rescue(
 
 
 def _password(wifi: str) -> str:
-    """The password of this Wi-Fi, from where no history of a shell and no list of processes has it."""
+    """The Wi-Fi password, from a source that no shell history and no process list records."""
     given = os.environ.get(PASSWORD_VARIABLE)
     if given is not None:
         return given
@@ -264,7 +264,7 @@ def _password(wifi: str) -> str:
 
 
 def _attended(port: str, work: Callable[[Board], Result], *, reset: bool) -> Result:
-    """As repl.attended, for a board that nobody else uses."""
+    """As repl.attended, with a claim on the board."""
     from ordack.boards.claim import Claim, names_of
     from ordack.boards.repl import attended
 
@@ -274,8 +274,8 @@ def _attended(port: str, work: Callable[[Board], Result], *, reset: bool) -> Res
 
 @contextlib.contextmanager
 def _asking() -> Iterator[Callable[[str, int, int], None]]:
-    """Show the progress of a transfer on standard error, if that is a terminal. An error of the board ends the command
-    with a sentence."""
+    """Show the progress of a transfer on standard error, if that is a terminal. A board error ends the command with a
+    message."""
     from ordack.boards.repl import BoardError, NoBoard
 
     try:

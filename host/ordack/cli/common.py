@@ -1,4 +1,4 @@
-"""What the commands have in common: options, and how they report."""
+"""Options and reports that several commands share."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def local_file(text: str) -> Path:
 
 
 def report_file(text: str) -> Path:
-    """For typer: the file of a report, in a folder that is there."""
+    """For typer: the file of a report, in an existing folder."""
     path = local(text)
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder: name a file in it")
@@ -82,7 +82,7 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask, also if mess
 
 
 def spark_settings(conf: list[str] | None) -> dict[str, str]:
-    """What --conf says."""
+    """The Spark settings of --conf."""
     settings = {}
     for pair in conf or ():
         key, equals, value = pair.partition("=")
@@ -97,7 +97,7 @@ def report(as_json: bool, text: str, **values: Any) -> None:
 
 
 def report_done(as_json: bool, text: str, **values: Any) -> None:
-    """Report what was done. If standard output fails, the exit status is 4, so that nobody repeats the command."""
+    """Report the completed work. If standard output fails, the exit status is 4, so that nobody repeats the command."""
     try:
         report(as_json, text, **values)
     except (OSError, OutputError):
@@ -110,27 +110,27 @@ def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Seq
 
 
 def table_text(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as lines, for standard output. texts, numbers: the headings of its columns, those of numbers last."""
+    """A table as text for standard output. texts, numbers: the column headings; columns of numbers come last."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table()
     for heading in texts:
-        table.add_column(heading, overflow="fold")  # a name that is cut is of no use
+        table.add_column(heading, overflow="fold")  # a truncated name is useless
     for heading in numbers:
         table.add_column(heading, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*(printable(cell, "\n") for cell in row))
     text = io.StringIO()
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    # markup and emoji would be in names
+    # names may contain markup and emoji codes
     Console(file=text, force_terminal=is_terminal, markup=False, emoji=False).print(table)
     return text.getvalue()
 
 
 @contextlib.contextmanager
 def activity(description: str) -> Iterator[Callable[[str], None]]:
-    """Show what happens, and for how long, on standard error, if that is a terminal."""
+    """Show the activity and its duration on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -149,7 +149,7 @@ def activity(description: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def interrupted_with(say: Callable[[], str]) -> Iterator[None]:
-    """A signal ends what is inside, and the command with exit status 128 + number; what `say` gives is said."""
+    """On a signal, end the command with the text of `say` and exit status 128 + number."""
     try:
         with interruptible():
             yield
@@ -160,7 +160,7 @@ def interrupted_with(say: Callable[[], str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def needs(extra: Literal["boards", "spark", "hil"], what: str = "this command") -> Iterator[None]:
-    """Wrap imports that need the packages of an extra. Without them it ends, with status 2."""
+    """Wrap imports from the packages of an extra. Missing packages end the command with status 2."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -169,7 +169,7 @@ def needs(extra: Literal["boards", "spark", "hil"], what: str = "this command") 
 
 
 def confirm(lost: str, verb: str, what: str = "them") -> None:
-    """Ask whether that may be lost; status 1 if not. Raises StoreError if there is no terminal to ask at."""
+    """Ask whether to lose the data; status 1 if not. Raises StoreError if there is no terminal to ask at."""
     if not (sys.stdin is not None and sys.stdin.isatty()):
         raise StoreError(f"{lost}; --yes {verb}s {what}")
     typer.echo(f"{lost}. {verb.capitalize()} {what}? [y/N] ", nl=False, err=True)  # a prompt: not on standard output
@@ -179,7 +179,7 @@ def confirm(lost: str, verb: str, what: str = "them") -> None:
 
 @contextlib.contextmanager
 def written(option: str, path: Path) -> Iterator[None]:
-    """Status 2 with a sentence if the file of that option cannot be written."""
+    """End the command with status 2 and a message if the file of the option cannot be written."""
     try:
         yield
     except OSError as error:
@@ -188,18 +188,18 @@ def written(option: str, path: Path) -> Iterator[None]:
 
 
 def in_words(error: Exception) -> str:
-    """What an exception says; of one of the operating system, without its number."""
+    """The text of an exception; for OSError without the error number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return f"cannot use {error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def complain(text: str) -> None:
-    """Write to standard error. If nobody reads it, the command goes on."""
+    """Write to standard error. If that fails, the command goes on."""
     log_line(f"ordack: {text}")
 
 
 def log_line(text: str) -> None:
-    if sys.stderr is not None:  # None: closed from the start; descriptor 2 may be the store's by now
+    if sys.stderr is not None:  # None: closed at start; descriptor 2 may belong to the store by now
         with contextlib.suppress(OSError, ValueError):
             os.write(sys.stderr.fileno(), f"{legible(text)}\n".encode())

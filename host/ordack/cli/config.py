@@ -1,4 +1,4 @@
-"""The commands `ordack config` and `ordack tls`: the configuration file of `serve`, and the certificates for it."""
+"""The commands `ordack config` and `ordack tls`: the configuration file of `serve`, and its certificates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ConfigOption = Annotated[
 
 
 def read_file(store: Path | None, named: Path | None) -> ConfigFile:
-    """Read the configuration file for a store. Mistakes in it end the command with status 2, after a line for each."""
+    """Read the configuration file for a store. Mistakes end the command with status 2, after a line for each."""
     from ordack.config import config_file
 
     try:
@@ -46,7 +46,7 @@ def read_file(store: Path | None, named: Path | None) -> ConfigFile:
 
 
 def _file(text: str) -> Path:
-    """A file; whoever gives the name of a setting is told where it is changed."""
+    """A file. If the text is the name of a setting, the error says where to change the setting."""
     from ordack.config.settings import FLAG, NUMBERS
 
     if (setting := NUMBERS.get(text)) is not None:
@@ -101,7 +101,7 @@ def config(
 
 
 def _show(path: Path | None, names: Mapping[str, str], as_json: bool) -> None:
-    """Each setting, as the file says it or by default."""
+    """Show each setting from the file, or its default."""
     import tomllib
 
     from ordack.config.names import PeerNames
@@ -144,7 +144,7 @@ FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", parser=local, 
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What cannot be done ends the command with a sentence."""
+    """End the command with a message on a certificate error."""
     from ordack.server.certificates import BadCertificate
 
     try:

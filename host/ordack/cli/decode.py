@@ -24,7 +24,7 @@ def _number(value: object) -> str:
 
 
 class _Page:
-    """A packet as text for people: a field a line, indented by its depth."""
+    """A packet as text for people: one field per line, indented by depth."""
 
     def __init__(self, called: PeerNames) -> None:
         self._called = called
@@ -102,7 +102,7 @@ class _Page:
 
 
 def _with_names(value: Any, names: PeerNames) -> Any:
-    """What is shown as JSON, with the name behind each GUID that has one, as a field of its own."""
+    """The JSON value, with a name field behind each GUID that has a name."""
     if isinstance(value, list):
         return [_with_names(inner, names) for inner in value]
     if not isinstance(value, dict):
@@ -120,7 +120,7 @@ def _complain(name: str, text: str) -> None:
 
 
 def _items(name: str) -> Iterator[decoder.Decoded]:
-    """What a file holds. decoder.InputError if it cannot be opened, read or decoded."""
+    """The packets of a file. Raises decoder.InputError if the file cannot be opened, read or decoded."""
     if name == "-" and sys.stdin is None:
         raise decoder.InputError("standard input is closed")
     try:
@@ -137,7 +137,7 @@ def _items(name: str) -> Iterator[decoder.Decoded]:
 
 
 def _show(items: Iterator[decoder.Decoded], as_json: bool, called: PeerNames) -> tuple[int, int]:
-    """Print them. (how many, how many of them malformed)."""
+    """Print the packets; returns (packets, malformed packets)."""
     page = _Page(called)
     found = malformed = 0
     for decoded in items:
@@ -152,9 +152,9 @@ def _show(items: Iterator[decoder.Decoded], as_json: bool, called: PeerNames) ->
 
 
 def _decode_files(names: list[str], as_json: bool, called: PeerNames) -> int:
-    """Print them all. The exit status."""
+    """Print the packets of all files; returns the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A text may have what the terminal's encoding has not. What comes through a pipe is shown as it comes.
+        # The terminal's encoding may lack characters of a text. Packets from a pipe are shown as they arrive.
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering="-" in names)
     status = 0
     for name in names:
@@ -167,7 +167,7 @@ def _decode_files(names: list[str], as_json: bool, called: PeerNames) -> int:
         if not found:
             _complain(name, "no packets found")
         if malformed:
-            status = 3  # whatever else was wrong
+            status = 3  # overrides status 2
     sys.stdout.flush()
     return status
 
@@ -197,9 +197,9 @@ def decode(
     try:
         status = _decode_files(files, as_json, called)
     except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # the reader has seen enough
+        if not isinstance(error, BrokenPipeError):  # the reader of the pipe has closed it
             _complain("standard output", error.strerror or str(error))
-        # What is still buffered would fail once more, and be complained of, when Python ends.
+        # Otherwise Python would fail to flush the buffered rest at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     raise typer.Exit(status)

@@ -67,7 +67,7 @@ def send(
     content = _content(body, empty)
     with Client(store) as client:
         try:
-            # asked before: `serve` may have lost this very message by the time that send() returns
+            # before sending: `serve` may have discarded this very message when send() returns
             discarded = 0 if dead_letter else client.last_discarded(destination)
             sent = client.send(
                 destination, content, label, priority, delivery, ttrq=ttrq, dead_letter=dead_letter, journal=journal
@@ -86,7 +86,7 @@ def send(
 
 
 def _content(body: str | None, may_be_empty: bool) -> bytes:
-    """The body of a message, from where the options say. may_be_empty: also if it comes from standard input."""
+    """The body of a message from the options or standard input. may_be_empty: allow an empty standard input."""
     if body is not None:
         return os.fsencode(body)
     if sys.stdin is None:
@@ -172,7 +172,7 @@ def _json_of(message: Message, names: PeerNames) -> str:
 
 
 def _text_of(message: Message, names: PeerNames) -> str:
-    """Arrival, identifier, delivery, place in its stream, label, size; the body, if readable, or its first bytes."""
+    """Arrival, identifier, delivery, position in its stream, label, size; the readable body, or its first bytes."""
     arrived = datetime.fromtimestamp(message.arrived).astimezone().isoformat(" ", "milliseconds")
     place = "" if message.tx_sequence_number is None else f" {message.tx_sequence_id}/{message.tx_sequence_number}"
     came_back = f" came back {counted(message.abort_count, 'time')}" if message.abort_count else ""
@@ -186,7 +186,7 @@ def _text_of(message: Message, names: PeerNames) -> str:
 
 
 def _reason_of(message: Message) -> str:
-    """Of a dead letter, where it should have gone and why it has not; of an acknowledgement, what it says of which."""
+    """Of a dead letter, its destination and the reason; of an acknowledgement, its meaning and its message."""
     from mqqb import guids
 
     from ordack.config import classes
@@ -215,7 +215,7 @@ ClassOption = Annotated[
 
 
 def _moment(text: str) -> datetime:
-    """A time that a person means, of this machine's time zone unless it names one. Raises BadParameter."""
+    """Parse a time, in this machine's time zone unless the text names one. Raises BadParameter."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -282,17 +282,17 @@ def move_all(
     in_doubt: bool = False,
     since: float = 0,
 ) -> Iterator[Moved]:
-    """Move up to `limit` messages of the queue of that name, in its order, of those that are in it now.
+    """Move up to `limit` messages that are in the named queue now, in the queue's order.
 
-    target: as Client.send takes it; None: each goes to the destination that it was sent to. classes: only these; any if
-    empty. in_doubt: also dead letters that are in doubt. since: in seconds since 1970, sent at this time or later. One
-    that somebody is receiving stays.
-    Raises what Client.send raises, about the message that cannot be moved: it stays, and the others.
+    target: as Client.send takes it; None: the original destination of each message. classes: move only these; empty:
+    any. in_doubt: include dead letters in doubt. since: move messages sent at or after this time, in seconds since
+    1970. Messages being received stay. Raises the errors of Client.send for a message that cannot be moved; that
+    message and the rest stay.
     """
     from ordack.broker.commits import Moved
 
     queue = client.queue(name)
-    last = client.store.messages.last_lookup_id()  # one that is sent and fails at once is not taken again
+    last = client.store.messages.last_lookup_id()  # excludes messages that fail at once and come back
     count = 0
     for message in queue.peek():
         if count == limit:
@@ -324,7 +324,7 @@ def _tell(moved: Moved, as_json: bool, names: PeerNames) -> None:
 
 
 def _number_of(text: str) -> int:
-    """The class that a person means. Raises BadParameter."""
+    """Parse a message class. Raises BadParameter."""
     from ordack.config.classes import NAMES
 
     numbers: dict[str, int] = {name: number for number, name in NAMES.items()}

@@ -1,6 +1,5 @@
-"""Standard output as the destination of messages: what was written, and what its reader has taken; and messages from a
-queue to it, each removed after its own line was written (`ordack receive`).
-"""
+"""Writes messages to standard output, and tells how far its reader has read. `ordack receive` removes each message from
+its queue after writing its line."""
 
 from __future__ import annotations
 
@@ -25,39 +24,39 @@ if TYPE_CHECKING:
 
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
-BATCH = 256  # messages that one commit removes, if standard output is a file
+BATCH = 256  # messages per commit, if standard output is a file
 _REFUSED = "cannot write to standard output"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class OutputError(Exception):
-    """What is written is not taken; the text says why."""
+    """Standard output failed; the text gives the reason."""
 
 
 def write(text: str) -> None:
-    """Write all of it to standard output, or raise OutputError, or BrokenPipeError if its reader has gone. With
-    PYTHONUNBUFFERED set, sys.stdout would drop what a pipe does not take at once, without a word."""
+    """Write all of the text to standard output. Raises OutputError, or BrokenPipeError if the reader has gone.
+    sys.stdout does not serve: with PYTHONUNBUFFERED set, it silently drops bytes that a full pipe refuses."""
     descriptor = _descriptor()
     left = memoryview(legible(text).encode())
     while left:
         try:
             left = left[os.write(descriptor, left) :]
-        except BlockingIOError:  # whoever gave us this pipe has set it so
+        except BlockingIOError:  # the pipe is non-blocking, set by the parent process
             select.select((), (descriptor,), ())
-        except BrokenPipeError:  # the reader has seen enough
+        except BrokenPipeError:  # the reader has closed the pipe
             raise
         except OSError as error:
             raise OutputError(f"{_REFUSED}: {error.strerror}") from None
 
 
 def is_file() -> bool:
-    """Is standard output a regular file, which keeps what is written to it?"""
+    """Is standard output a regular file, which keeps the text?"""
     return stat.S_ISREG(os.fstat(_descriptor()).st_mode)
 
 
 def settle() -> None:
-    """Wait until what was written is out of this process's hands: on the disk, if standard output is a file; with the
-    reader, if it is a pipe. Raises BrokenPipeError if the reader has gone and left some of it, OutputError."""
+    """Wait until the output is on disk, for a file, or read, for a pipe. Raises BrokenPipeError if the reader has gone
+    without reading all of it, OutputError."""
     descriptor = _descriptor()
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -75,7 +74,7 @@ def _wait_for_reader(descriptor: int) -> None:
     unread = array.array("i", [0])
     interval = FIRST_WAIT_S
     while True:
-        gone = bool(poll.poll(0))  # asked first: it may take all and go in between
+        gone = bool(poll.poll(0))  # first, because the reader may read everything and close in between
         fcntl.ioctl(descriptor, termios.FIONREAD, unread)
         if not unread[0]:
             return
@@ -86,7 +85,7 @@ def _wait_for_reader(descriptor: int) -> None:
 
 
 def _descriptor() -> int:
-    if sys.stdout is None:  # closed from the start; descriptor 1 may be the store's by now
+    if sys.stdout is None:  # closed at start; descriptor 1 may belong to the store by now
         raise OutputError(f"{_REFUSED}: it is closed")
     return sys.stdout.fileno()
 
@@ -95,17 +94,17 @@ def _descriptor() -> int:
 
 
 class Interrupted(Exception):
-    """A signal, of this number, has ended it."""
+    """A signal with this number has interrupted the work."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 class Drain:
-    """Takes messages from a queue and shows them. `show` writes one to standard output, or raises. named: adds to a
-    text what people call those who are in it.
+    """Takes messages from a queue and shows them. show: writes one message to standard output, or raises. named: adds
+    people's names to a text.
 
-    As text it says what was removed so far; the number is also right when `run` has raised.
+    str() says which messages were removed so far, and is correct even after `run` has raised.
     """
 
     def __init__(self, queue: Queue, show: Callable[[Message], None], named: Callable[[str], str]) -> None:
@@ -125,11 +124,11 @@ class Drain:
         )
 
     def run(self, left: int, timeout: float) -> None:
-        """Show and remove up to `left` messages, until none comes in `timeout` seconds.
+        """Show and remove up to `left` messages, until none arrives within `timeout` seconds.
 
-        A message is removed when it was written and settled (`settle`): with others in one commit if standard
-        output is a file, else alone. Whatever `show` raises comes out, and Interrupted at SIGINT, SIGTERM or SIGHUP,
-        when what was written before is removed and the rest is back in the queue.
+        A message is removed after it is written and settled (`settle`): in a batch per commit for a file, else alone.
+        Raises the errors of `show`, and Interrupted at SIGINT, SIGTERM or SIGHUP. Before raising, it removes the
+        written messages and puts the rest back.
         """
         limit = BATCH if is_file() else 1
         with interruptible():
@@ -173,7 +172,7 @@ class Drain:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Signals that end a program raise Interrupted, unless whoever started it has told it to ignore them."""
+    """Make terminating signals raise Interrupted, except signals that the parent process has set to be ignored."""
 
     def interrupt(number: int, _: object) -> None:
         raise Interrupted(number)
@@ -191,7 +190,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """What is removed and what is told of it belong together: a signal waits."""
+    """Block signals, so that removing messages and counting them stay together."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield

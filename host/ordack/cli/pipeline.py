@@ -1,4 +1,4 @@
-"""The commands that bring messages into tables, and check that they are there: `ordack export`, `ordack pipeline`."""
+"""The commands that load messages into tables and verify the tables: `ordack export`, `ordack pipeline`."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def pipeline_ingest(
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: stopped.append(number))
         spark = spark_session(master, "ordack pipeline ingest", settings)
-        signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))  # pyspark has set one of its own
+        signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))  # pyspark has set its own handler
         with activity("starting") as show:
 
             def tell(batch: Progress) -> None:
@@ -235,7 +235,7 @@ def pipeline_prune(
 
 @contextlib.contextmanager
 def _problems() -> Iterator[None]:
-    """Of Spark, tables and segments, in words."""
+    """Report errors of Spark, tables and segments as messages."""
     from ordack.pipeline.bodies import SchemaError
     from ordack.pipeline.lake import IngestError, IngestUnusable
     from ordack.pipeline.segments import FolderBusy, FolderError, OptionError

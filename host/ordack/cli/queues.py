@@ -1,4 +1,4 @@
-"""The commands `ordack queue`, `ordack outgoing`, `ordack incoming` and `ordack purge`: what is kept where."""
+"""The commands `ordack queue`, `ordack outgoing`, `ordack incoming` and `ordack purge`."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def serve(
     """
     import signal
 
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its terminal closes
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may close
 
     try:
         file = _with_options(read_file(store, config), listen or [], next_hop or [], serial or [], capture, http)
@@ -90,7 +90,7 @@ def serve(
         raise typer.BadParameter(str(error)) from None
     if file.serial:
         with needs("boards", "a serial port"):
-            from serial import Serial  # noqa: F401 - before anything is opened
+            from serial import Serial  # noqa: F401 - fails before anything is opened
     log = ServeLog(log_line, form=Form(file.log_format or Form.TEXT))
     try:
         _open_and_run(store, create, file, log, as_json)
@@ -102,8 +102,8 @@ def serve(
 
 
 class _Serving(NamedTuple):
-    """All that `serve` has opened. file: the settings, with those of the options. web: the socket of the HTTP port, if
-    there is one. devices: serial lines with their ports; None for a port that is not plugged in."""
+    """All resources that `serve` has opened. file: the settings, overridden by the options. web: the socket of the HTTP
+    port, or None. devices: serial lines with their ports; None for an absent port."""
 
     store: Store
     file: ConfigFile
@@ -123,9 +123,9 @@ def _open_and_run(store: Path, create: bool, file: ConfigFile, log: ServeLog, as
     from ordack.server.record import Recorder
     from ordack.store.disk import IN_MEMORY, file_system
 
-    refuse_served(store)  # whose ports may be the same
+    refuse_served(store)  # the running `serve` may use the same ports
     with contextlib.ExitStack() as stack:
-        listeners = stack.enter_context(_open_listeners(file.listen, log))  # before a store is made for nothing
+        listeners = stack.enter_context(_open_listeners(file.listen, log))  # fails before a store is made
         applications = stack.enter_context(_all_open(file.applications))
         web = next(iter(stack.enter_context(_all_open([file.http] if file.http else []))), None)
         token = _token(file.http_token_file) if web else b""
@@ -141,7 +141,7 @@ def _open_and_run(store: Path, create: bool, file: ConfigFile, log: ServeLog, as
 
 
 def _ready(serving: _Serving, as_json: bool) -> None:
-    """Say where it listens."""
+    """Report the listening addresses."""
     for listener in serving.listeners:
         report(as_json, f"listening on {listener}", listening=str(listener))
     for line, device in serving.devices:
@@ -157,7 +157,7 @@ def _ready(serving: _Serving, as_json: bool) -> None:
 def _with_options(
     file: ConfigFile, listen: list[str], next_hop: list[str], serial: list[str], capture: Path | None, http: str | None
 ) -> ConfigFile:
-    """The file with the options that override it. Raises ValueError."""
+    """The file's settings, overridden by the options. Raises ValueError."""
     import dataclasses
 
     from ordack.config.config import parse_address, parse_local_address, parse_next_hop, parse_serial, tls_places
@@ -181,7 +181,7 @@ def _with_options(
 
 @contextlib.contextmanager
 def _or_store_error(what: str) -> Iterator[None]:
-    """What cannot be opened ends the command."""
+    """Turn an OSError into a StoreError, which ends the command."""
     try:
         yield
     except OSError as error:
@@ -220,7 +220,7 @@ def _token(file: Path | None) -> bytes:
 
 
 def _tls(file: ConfigFile, log: ServeLog) -> Tls | None:
-    """The certificates of the file, if it has any."""
+    """The certificates of the file, or None."""
     from ordack.config.tls import Tls
 
     if file.tls_hops and not file.tls:
@@ -230,7 +230,7 @@ def _tls(file: ConfigFile, log: ServeLog) -> Tls | None:
 
 
 def _open_when_there_is_room(folder: Path, create: bool, log: ServeLog) -> Store:
-    """Open the store and lock it for this queue manager. While its disk is full or the clock is not set, wait."""
+    """Open and lock the store for this queue manager. Wait while the disk is full or the clock is not set."""
     import time
 
     from ordack.broker.sending import EARLIEST_S
@@ -258,8 +258,8 @@ def _open_when_there_is_room(folder: Path, create: bool, log: ServeLog) -> Store
 
 
 def _open_serial(line: SerialSettings, log: ServeLog) -> Any:
-    """The device, or None if it is not there now: after a power cut the others must not wait for an adapter that is
-    not plugged in. Raises StoreError for a port that cannot be used."""
+    """The open device, or None if it is absent: after a power cut, an unplugged adapter must not delay the other lines.
+    Raises StoreError for an unusable port."""
     from ordack.server.serial import ABSENT, open_device
 
     try:
@@ -273,7 +273,7 @@ def _open_serial(line: SerialSettings, log: ServeLog) -> Any:
 
 
 def _warnings(file: ConfigFile, store: Store) -> list[str]:
-    """Warn of a queue in the file that the store has not, a token that goes over the network, a certificate that ends
+    """Warnings of queues in the file that the store lacks, a token sent over the network, and certificates that expire
     soon."""
     from ordack.config.config import EVERY_QUEUE
     from ordack.config.config_file import is_loopback
@@ -322,7 +322,7 @@ async def _serve(serving: _Serving, as_json: bool) -> None:
     manager.about = {"since": tcp.wall(), "process": os.getpid(), "quota": config.quota, "listening": listening}
 
     def begun() -> None:
-        gc.freeze()  # what is imported: it was looked through again and again, 60 ms in which nobody was served
+        gc.freeze()  # exempts imported objects from collection; each full collection cost 60 ms without service
         _ready(serving, as_json)
         notifier.ready(health.sentence(manager))
         pings = notifier.run(lambda: health.restart_helps(manager, loop.time()), lambda: health.sentence(manager))
@@ -349,7 +349,7 @@ async def _serve(serving: _Serving, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _watched(manager: Manager, serving: _Serving) -> Iterator[Monitor | None]:
-    """Answer those who watch the queue manager, on that socket if there is one."""
+    """Run the HTTP port if there is a socket for it."""
     if serving.web is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""The commands `ordack status` and `ordack state`: what a store is and does, and what became of a message."""
+"""The commands `ordack status` and `ordack state`: the state of a store, and the outcome of a message."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _outgoing(queues: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _parts(told: Mapping[str, Any]) -> list[str]:
-    """The text of status.glance, in order."""
+    """The lines of status.glance, in order."""
     from ordack.broker import status
 
     rows = []
@@ -111,7 +111,7 @@ def _parts(told: Mapping[str, Any]) -> list[str]:
         found.append(_line(f"refused since the start: {refused}"))
         found += map(_line, status.why_refused(told["refused"]))
     for problem in told["problems"]:
-        if not any(problem.endswith(f": {queue['why']}") for queue in waiting):  # these stand there already
+        if not any(problem.endswith(f": {queue['why']}") for queue in waiting):  # already in the table
             found.append(_line(problem))
     return found
 

@@ -24,7 +24,7 @@ app = typer.Typer(no_args_is_help=True, help="Check a store as a whole.")
 
 @contextlib.contextmanager
 def _copying(nothing: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how far it is. A signal ends it with exit status 128 + number, and `nothing` is said."""
+    """Show the progress. A signal ends the command with exit status 128 + number and the text `nothing`."""
     from ordack.store.disk import megabytes
 
     with activity("reading the store") as show, interrupted_with(lambda: nothing):
@@ -93,7 +93,7 @@ def backup(
 
 
 def _restore(store: Path, backup: Path, as_json: bool) -> None:
-    """Make a store of a backup, in a folder that is empty or not there yet."""
+    """Restore a backup into an empty or new folder."""
     from ordack.store import backup as backups
 
     with _copying("nothing was restored") as progress:
