@@ -1,11 +1,11 @@
-"""The queue manager's store: one SQLite file. No other module touches the disk.
+"""The queue manager's store: one SQLite file. No module outside this package touches the file.
 
-One write transaction takes a whole batch: messages, the state of their streams, and what was settled. It is durable
-when `transaction()` has returned (write-ahead log, synchronous=FULL), and does not happen at all if it raises. Several
-processes may have one store open. While `ordack serve` has it, nobody else writes: applications and commands ask it.
-Without it they write themselves, one transaction after another, and wait for each other.
+One write transaction takes a whole batch: messages, stream states and settled messages. `transaction()` returns when
+the batch is durable (write-ahead log, synchronous=FULL), and rolls it back on an exception. Several processes may open
+one store. While `ordack serve` runs, it is the only writer, and other processes send their requests to it. Without
+`ordack serve`, each process writes its own transactions.
 
-The store keeps a message as the packet that came. Only what is searched by has a column of its own.
+The store keeps each message as the packet that arrived. Only searched fields have columns.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from ordack.store.queues import Exports, Queues
 __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServed", "StoreUnknown"]
 
 STATUS = "status.json"
-PEERS_MAX = 1000  # that are counted by name; what all others did is counted together
+PEERS_MAX = 1000  # counted by name; OTHER counts all further peers
 OTHER = "other"
-LIMIT, ALLOW_LIST, TLS = "limit", "allow-list", "tls"  # why connections are refused
+LIMIT, ALLOW_LIST, TLS = "limit", "allow-list", "tls"  # reasons for a refused connection
 
 
 def refuse_served(folder: Path) -> None:
-    """Raises StoreBusy if a queue manager runs on the store in that folder."""
+    """Raise StoreBusy if a queue manager runs on the store in the folder."""
     lock = ServeLock(folder)
     if lock.is_taken():
         raise lock.busy()
 
 
 class Incoming(NamedTuple):
-    """The state of an incoming transactional stream (B-058 to B-060, B-081). record: the words of mqqb_incoming.
-    limit: no OrderAck names a higher number (incoming.py); None: an OrderAck may name all accepted messages."""
+    """The state of an incoming transactional stream (B-058 to B-060, B-081). record: the words of mqqb_incoming. limit:
+    the highest number that an OrderAck may name (incoming.py); None: no limit."""
 
     source: bytes
     destination: str
@@ -72,13 +72,13 @@ class Incoming(NamedTuple):
 
 
 class Memory:
-    """The tables `incoming` (streams), `outcomes` (of messages sent here) and `history` (the duplicate filter)."""
+    """The tables `incoming` (streams), `outcomes` (of sent messages) and `history` (the duplicate filter)."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def incoming(self) -> list[Incoming]:
-        """The state of all incoming streams."""
+        """All incoming streams."""
         return [
             Incoming(row[0], row[1], row[4:], *row[2:4])
             for row in self._db.all(
@@ -88,11 +88,11 @@ class Memory:
         ]
 
     def incoming_count(self) -> int:
-        """How many incoming streams there are."""
+        """The number of incoming streams."""
         return self._db.number("SELECT count(*) FROM incoming")
 
     def save_incoming(self, records: Iterable[Incoming]) -> None:
-        """Keep the new state of these streams."""
+        """Insert or replace streams."""
         self._db.many(
             "INSERT OR REPLACE INTO incoming (source, destination, last_access, order_ack_limit, ordinal, "
             "time_stamp, number, reject_count) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -100,30 +100,30 @@ class Memory:
         )
 
     def delete_incoming(self, streams: Iterable[tuple[bytes, str]]) -> None:
-        """Forget the state of these streams (source, destination)."""
+        """Delete streams, named by (source, destination)."""
         self._db.many("DELETE FROM incoming WHERE source = ? AND destination = ?", streams)
 
     def add_outcomes(self, outcomes: Iterable[tuple[int, bytes, int, str | None]]) -> None:
-        """Note outcomes of messages sent here: (MessageID, confirmation, seconds since 1970, and if the message was not
-        delivered, the format name of its destination)."""
+        """Store outcomes of sent messages: (MessageID, confirmation, seconds since 1970, and for an undelivered message
+        the format name of its destination)."""
         self._db.many(
             "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended, destination) VALUES (?, ?, ?, ?)",
             outcomes,
         )
 
     def missed(self, message_id: int) -> str:
-        """The format name of the destination that a message has missed; "" if it was delivered, or is unknown."""
+        """The format name of an undelivered message's destination; "" for a delivered or unknown message."""
         return self._db.one("SELECT destination FROM outcomes WHERE message_id = ?", (message_id,)) or ""
 
     def outcome(self, message_id: int) -> bytes | None:
-        """The record of mqqb.confirm of a message that has ended; None if it has not, or too long ago."""
+        """The mqqb.confirm record of a settled message; None for a pending or forgotten message."""
         confirmation: bytes | None = self._db.one(
             "SELECT confirmation FROM outcomes WHERE message_id = ?", (message_id,)
         )
         return confirmation
 
     def old_outcomes(self, keep: int) -> list[int]:
-        """The MessageIDs of all outcomes but the last `keep`, youngest first."""
+        """The MessageIDs of all outcomes except the newest `keep`, newest first."""
         return self._db.column(
             "SELECT message_id FROM outcomes ORDER BY ended DESC, message_id DESC LIMIT "
             "iif((SELECT count(*) FROM outcomes) > ?1, -1, 0) OFFSET ?1",
@@ -131,8 +131,8 @@ class Memory:
         )
 
     def forget_outcomes(self, messages: list[int], limit: int) -> int:
-        """Forget outcomes from the end of this list of MessageIDs, `limit` at most, and shorten the list. Their
-        number."""
+        """Delete at most `limit` outcomes, from the end of the list of MessageIDs. Shorten the list, and return the
+        number of deleted outcomes."""
         last = messages[-limit:]
         del messages[-limit:]
         self._db.many("DELETE FROM outcomes WHERE message_id = ?", [(message,) for message in last])
@@ -143,53 +143,52 @@ class Memory:
         return self._db.all("SELECT source, message_id, time FROM history ORDER BY time")
 
     def save_history(self, entries: Iterable[tuple[bytes, int, int]]) -> None:
-        """Add identifiers, or renew their time."""
+        """Insert identifiers, or renew their times."""
         self._db.many("INSERT OR REPLACE INTO history (source, message_id, time) VALUES (?, ?, ?)", entries)
 
     def delete_history(self, identifiers: Iterable[tuple[bytes, int]]) -> None:
-        """Forget identifiers (source, MessageID)."""
+        """Delete identifiers (source, MessageID)."""
         self._db.many("DELETE FROM history WHERE source = ? AND message_id = ?", identifiers)
 
 
 class Answer(NamedTuple):
-    """The last commit of an application: its number, and the answer to the application."""
+    """An application's last commit: its number, and its answer."""
 
     number: int
     answer: bytes
 
 
 class Answers:
-    """The table `answers`. An application is 16 bytes."""
+    """The table `answers`. The key is an application's identifier of 16 bytes."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def find(self, application: bytes) -> Answer | None:
-        """The last answer; None if there was none, or it was forgotten."""
+        """The application's last answer; None if the table has none."""
         rows = self._db.all("SELECT number, answer FROM answers WHERE application = ?", (application,))
         return Answer(*rows[0]) if rows else None
 
     def keep(self, application: bytes, number: int, answer: bytes, now: int) -> None:
-        """Replace the last answer. now: seconds since 1970."""
+        """Insert or replace the last answer. now: seconds since 1970."""
         self._db.all("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", (application, number, answer, now))
 
     def forget(self, application: bytes) -> None:
-        """The application will not ask again."""
+        """Delete the answer to an application that will not ask again."""
         self._db.all("DELETE FROM answers WHERE application = ?", (application,))
 
     def forget_before(self, time: int) -> None:
-        """Forget applications whose last commit is older. time: seconds since 1970."""
+        """Delete the answers of commits before `time`, in seconds since 1970."""
         self._db.all("DELETE FROM answers WHERE time < ?", (time,))
 
 
-# What a queue manager has done since its start, as plain integers: no library of metrics, no clock, no lock. Only the
-# thread that does the work adds to them. Others read them at any moment: each number is right, and two numbers may be
-# an instant apart.
+# Counters of a queue manager since its start. Only the working thread adds to them, so they need no lock. Other threads
+# may read them at any time; two numbers may be an instant apart.
 
 
 class PeerCounts:
-    """Messages to and from a peer. sessions: now, handshakes included. received: stored, or answered. sent: all
-    transmissions; resent: those after the first. refused: by message class, 0 for want of room, each time."""
+    """Messages to and from a peer. sessions: open now, including handshakes. received: stored or answered. sent: all
+    transmissions. resent: repeated transmissions. refused: refusals by message class; class 0 means lack of room."""
 
     __slots__ = ("received", "received_bytes", "refused", "resent", "sent", "sent_bytes", "sessions")
 
@@ -208,15 +207,15 @@ class PeerCounts:
 
 
 class CountsByPeer:
-    """The counts of the first PEERS_MAX peers by name, and of all others together, because anybody may connect under a
-    new address."""
+    """Counts of the first PEERS_MAX peers by name, and one count for all further peers. The limit bounds the memory:
+    anybody may connect under new addresses."""
 
     def __init__(self) -> None:
         self.other = PeerCounts()
         self._named: dict[str, PeerCounts] = {}
 
     def of(self, name: str) -> PeerCounts:
-        """The counts of this peer."""
+        """The counts of a peer."""
         if name not in self._named:
             if len(self._named) >= PEERS_MAX:
                 return self.other
@@ -224,15 +223,15 @@ class CountsByPeer:
         return self._named[name]
 
     def __iter__(self) -> Iterator[tuple[str, PeerCounts]]:
-        return iter([*self._named.copy().items(), (OTHER, self.other)])  # a copy: another thread may add one meanwhile
+        return iter([*self._named.copy().items(), (OTHER, self.other)])  # a copy, because another thread may add a peer
 
 
 class Counters:
-    """The work of a queue manager. batches: transactions with messages from the network, by their messages.
-    sessions_refused: connections, by LIMIT (too many), ALLOW_LIST (not allowed) or TLS (not agreed on).
-    last_refusal: of a message, not for want of room: seconds since 1970, and its class. ends: of sessions, by rule.
-    store_failures: of the store. failure: why the store has failed at `failed_at` (monotonic milliseconds), "" after
-    the next commit. turned: the last round of the loop, in monotonic seconds."""
+    """The work of a queue manager. batches: transactions with messages from the network, by number of messages.
+    sessions_refused: connections, by LIMIT, ALLOW_LIST or TLS. last_refusal: seconds since 1970 and class of the last
+    message refused for another reason than room. ends: ended sessions, by rule. failure: the store's failure at
+    `failed_at` (monotonic milliseconds), "" after the next commit. turned: the loop's last round, in monotonic
+    seconds."""
 
     def __init__(self) -> None:
         self.peers = CountsByPeer()
@@ -246,7 +245,7 @@ class Counters:
         self.turned = 0.0
 
     def ended(self, rule: str) -> None:
-        """Count the end of a session by this rule."""
+        """Count a session that ended by a rule."""
         self.ends[rule] = self.ends.get(rule, 0) + 1
 
     def store_failed(self, reason: str, now: int) -> None:
@@ -259,12 +258,12 @@ class Counters:
 class Store:
     """An open store. Each thread opens its own.
 
-    All methods, and those of its parts, raise StoreError when the store cannot be read or written. A method that writes
-    outside `transaction()` is a transaction.
+    All methods, also those of the store's parts, raise StoreError if the store is not readable or writable. A writing
+    method outside `transaction()` is a transaction of its own.
 
-    queues, messages: of this queue manager. outgoing: messages for others. memory: incoming streams, and outcomes of
-    messages. numbers: MessageIDs and sequences. exports: segments of `ordack export`. answers: to applications. work:
-    what this object has written. guid: QueueManager.Identifier (B-023), 16 wire bytes.
+    queues, messages: of this queue manager. outgoing: messages for other queue managers. memory: incoming streams and
+    outcomes. numbers: MessageIDs and sequences. exports: segments of `ordack export`. answers: to applications. work:
+    writes of this object. guid: QueueManager.Identifier (B-023), 16 wire bytes.
     """
 
     database_type: type[Database] = Database
@@ -276,8 +275,8 @@ class Store:
         busy_timeout: float = BUSY_TIMEOUT_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open the store in `folder`. create: make it if there is none. `busy_timeout` in seconds. clock: gives seconds
-        since 1970."""
+        """Open the store in `folder`. create: make a missing store. busy_timeout: seconds. clock: returns seconds since
+        1970."""
         self._lock = lock = ServeLock(Path(folder))
         self.is_new = create and make_store(Path(folder))
         self._database = database = self.database_type(folder, busy_timeout, lambda: lock.is_anothers())
@@ -295,17 +294,17 @@ class Store:
         self.exports = Exports(database)
         self.answers = Answers(database)
         self._disk = Disk(0, 0, 0, 0, 0, 0)
-        self._disk_until = 0.0  # `_disk` counts, in monotonic seconds
+        self._disk_until = 0.0  # expiry of `_disk`, in monotonic seconds
 
     def close(self) -> None:
-        """Put back unfinished receives of this object, and close. Closing twice is fine."""
+        """Return unfinished receives of this object to their queues, and close. A second call does nothing."""
         self.messages.close()
         self._lock.close()
         self._database.close()
 
     @property
     def in_transaction(self) -> bool:
-        """Is a transaction running? SQLite itself rolls it back after some errors."""
+        """Is a transaction running? SQLite rolls transactions back by itself after some errors."""
         return self._database.in_transaction()
 
     def __enter__(self) -> Store:
@@ -315,25 +314,26 @@ class Store:
         self.close()
 
     def lock_manager(self) -> None:
-        """Become the store's only queue manager, until close, and begin a run. Raises StoreBusy if there is one."""
+        """Become the store's only queue manager until close, and begin a run. Raises StoreBusy if a queue manager
+        runs."""
         if self.is_served:
             raise self._lock.busy()
-        with self.transaction():  # nobody gives a number between the two
+        with self.transaction():  # no other process takes a number in between
             self._lock.acquire()
             self.numbers.begin_run()
 
     @property
     def is_served(self) -> bool:
-        """Is another object, as a rule in another process, the queue manager of the store?"""
+        """Is another object, usually in another process, the store's queue manager?"""
         return self._lock.is_anothers()
 
     @property
     def manager(self) -> str:
-        """The `ordack serve` that runs on the store, for people."""
+        """The text that names the `ordack serve` on the store, for people."""
         return self._lock.holder()
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Show other processes what the queue manager does. The file need not survive a power cut."""
+        """Write the queue manager's status for other processes. The file need not survive a power cut."""
         path = self.folder / STATUS
         try:
             new = path.with_suffix(".json.new")
@@ -343,7 +343,7 @@ class Store:
             raise StoreError(f"cannot write {path}: {error.strerror}") from None
 
     def status(self) -> dict[str, Any] | None:
-        """The latest status of the queue manager; None if none is running."""
+        """The queue manager's latest status; None if no queue manager runs."""
         if not self._lock.is_taken():
             return None
         try:
@@ -353,8 +353,8 @@ class Store:
         return shown
 
     def renew_identity(self) -> bytes:
-        """Give the queue manager of a copied store an identifier of its own (B-023). Raises StoreBusy while
-        `ordack serve` runs on the store."""
+        """Give the queue manager of a copied store a new identifier (B-023). Raises StoreBusy while `ordack serve`
+        runs."""
         self.lock_manager()
         with self.transaction():
             self.guid = secrets.token_bytes(16)
@@ -363,7 +363,7 @@ class Store:
         return self.guid
 
     def usage(self) -> int:
-        """Bytes of all packets kept, in local and outgoing queues (B-398)."""
+        """Bytes of all packets in local and outgoing queues (B-398)."""
         used = "SELECT (SELECT total(bytes) FROM queues) + (SELECT total(bytes) FROM outgoing)"
         return self._database.number(used)
 
@@ -377,7 +377,7 @@ class Store:
         return room(quota, self.usage(), self._disk, is_kept)
 
     def why_full(self, room: Room) -> str:
-        """The limit of the room, and the queue that takes most of it, for a person."""
+        """The limit of the room and the largest queue, as text for people."""
         if is_pinned(self._disk):
             return room.reason
         [(name, messages, size, is_here)] = self._database.all(
@@ -391,15 +391,14 @@ class Store:
         return f"{room.reason}. {name} has most, {counted(messages, 'message')} of {counted(size, 'byte')}: {way}"
 
     def is_pinned(self) -> bool:
-        """Does a reader keep the write-ahead log so long that receives need the rest of the disk? Not for use in a
-        transaction."""
+        """Does a reader pin a log so long that receives need the rest of the disk? Not for use in a transaction."""
         if not is_pinned(self._look_at_disk()):
             return False
         self._database.empty_log()
         return is_pinned(self._look_at_disk())
 
     def why_pinned(self) -> str:
-        """The processes that keep the write-ahead log from giving its room back, in a sentence; "" if it is short."""
+        """A sentence that names the processes that pin the write-ahead log; "" if the log is short."""
         disk = self._look_at_disk()
         if not is_pinned(disk) and disk.log < LONG_LOG_BYTES:
             return ""
@@ -423,5 +422,5 @@ class Store:
         return found
 
     def keep_names(self, names: Mapping[str, Any]) -> None:
-        """Keep the queue manager's configuration for applications (`Config.to_keep`)."""
+        """Store the queue manager's configuration for applications (`Config.to_keep`)."""
         self._database.all("INSERT OR REPLACE INTO settings VALUES ('names', ?)", (json.dumps(names),))

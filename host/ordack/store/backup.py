@@ -1,10 +1,10 @@
-"""A store as a whole: copied to one file while it is used, restored, checked.
+"""Backup, restore and check of a whole store.
 
-A copy is of one moment: one snapshot reads it. Nobody waits for that, but the write-ahead log cannot begin anew
+A backup copies one snapshot while the store is in use. Writers do not wait, but the write-ahead log cannot restart
 meanwhile. PIECE_PAGES and SQLite's cache bound the memory.
 
-A copy gets its name when it is whole, checked and durable (files.py). A restore changes nothing in it: each process
-begins new sequences (`Numbers.begin_run`), and unfinished receives have no receiver that lives.
+A backup gets its name when it is whole, checked and durable (files.py). A restore changes no contents: each process
+begins new sequences (`Numbers.begin_run`), and unfinished receives have no living receiver.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from ordack.store.files import new_file, remove_dead, sync, writing
 from ordack.store.look import ReadOnlyDatabase, open_to_look
 from ordack.store.schema import FILE_NAME, PRIVATE
 
-PIECE_PAGES = 256  # copied at once, so that a signal need not wait for the end
+PIECE_PAGES = 256  # per step; signals are handled between steps
 PROBLEMS_MAX = 20
-SEAL = b"ordack backup 1\n"  # behind the database in a backup, where SQLite does not read: this, and the file's SHA-256
+SEAL = b"ordack backup 1\n"  # follows the database in a backup, where SQLite does not read; then the file's SHA-256
 SEAL_BYTES = len(SEAL) + hashlib.sha256().digest_size
 _READ_FAILURES = (apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_CORRUPTFS)
 
@@ -47,8 +47,8 @@ Progress = Callable[[int, int], None]  # bytes copied, bytes in total
 
 
 class Contents(NamedTuple):
-    """The contents of a store's file. version: of its format. size: of the database, in bytes. queues: private queues.
-    messages: in queues here. outgoing: in outgoing queues. problems: damages, a sentence each."""
+    """The contents of a store's file. version: format version. size: of the database, in bytes. queues: private queues.
+    messages: in local queues. outgoing: in outgoing queues. problems: damages, one sentence each."""
 
     version: int
     size: int
@@ -59,7 +59,7 @@ class Contents(NamedTuple):
 
 
 class _Copy(ReadOnlyDatabase):
-    """A copy of a store's file under another name. Nobody changes it."""
+    """An unchanging copy of a store's file under another name."""
 
     def __init__(self, path: Path) -> None:
         self.folder, self.path = path.parent, path
@@ -77,13 +77,13 @@ class _Copy(ReadOnlyDatabase):
 
 @contextlib.contextmanager
 def _snapshot(folder: Path) -> Iterator[Database]:
-    """One moment of the store in `folder`, which may be in use."""
+    """One snapshot of the store in `folder`, which may be in use."""
     with open_to_look(folder) as store, store.snapshot():
         yield store._database  # noqa: SLF001 - of this package
 
 
 def look_through(folder: Path) -> Contents:
-    """The contents of the store in `folder`, which may be in use, and its damages. Raises StoreError."""
+    """The contents and the damages of the store in `folder`, which may be in use. Raises StoreError."""
     with _snapshot(folder) as database:
         return _contents(database)
 
@@ -120,8 +120,8 @@ def _problems(database: Database) -> list[str]:
 
 
 def _leave_room(database: Database) -> bool:
-    """Raise StoreFull if the write-ahead log, which grows while the store is read, needs the room that receives need.
-    SQLite goes on after False."""
+    """Raise StoreFull if the growing write-ahead log takes the room that receives need. Return False: SQLite then
+    continues."""
     try:
         (size, free), log = disk_bytes(database.folder), log_bytes(database.path)
     except OSError:
@@ -135,10 +135,10 @@ def _leave_room(database: Database) -> bool:
 
 
 def make_backup(folder: Path, to: Path, progress: Progress) -> Contents:
-    """Copy the store in `folder`, which may be in use, to the new file `to`, and give the contents of the copy.
+    """Copy the store in `folder`, which may be in use, to the new file `to`. Return the contents of the copy.
 
-    Raises StoreError, with no such file: `to` is there already, or in the store's own folder; the store is damaged.
-    Raises StoreFull if there is no room for the copy, or if the copy would leave the store none."""
+    Raises StoreError, without a new file, if `to` exists or is in the store's folder, or if the store is damaged.
+    Raises StoreFull if the disk has no room for the copy, or none for the store after it."""
     _refuse_target(folder, to)
     with _snapshot(folder) as source:
         size, page_bytes = source.number("PRAGMA page_count"), source.number("PRAGMA page_size")
@@ -153,8 +153,8 @@ def make_backup(folder: Path, to: Path, progress: Progress) -> Contents:
             raise StoreFull(f"{to}: {megabytes(need)} needed, {megabytes(free)} free{why}")
         with new_file(to, mode) as partial:
             _copy(source, partial, to, lambda pages: progress(pages * page_bytes, size))
-            with source.errors():  # StoreBusy if nobody had the file open, and somebody has changed it
-                source.connection.execute("ROLLBACK")  # from here on the write-ahead log can begin anew
+            with source.errors():  # StoreBusy after a change of a file that no process had open
+                source.connection.execute("ROLLBACK")  # the write-ahead log can restart from here on
             contents = _checked(partial, f"the store in {folder} is damaged, and a backup would be", source.path)
             with writing(to), partial.open("r+b") as file:
                 file.write(SEAL + hashlib.file_digest(file, "sha256").digest())
@@ -179,8 +179,8 @@ def _copy(source: Database, partial: Path, to: Path, progress: Callable[[int], N
         f"file:{quote(str(partial.absolute()))}?nolock=1", flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
     )
     try:
-        target.pragma("journal_mode", "off")  # nothing stays of an incomplete copy
-        target.pragma("synchronous", "off")  # `new_file` syncs the whole file in the end
+        target.pragma("journal_mode", "off")  # an incomplete copy is deleted
+        target.pragma("synchronous", "off")  # `new_file` syncs the whole file at the end
         with target.backup("main", source.connection, "main") as copying:
             while not copying.done:
                 copying.step(PIECE_PAGES)
@@ -195,7 +195,7 @@ def _copy(source: Database, partial: Path, to: Path, progress: Callable[[int], N
 
 
 def _checked(partial: Path, damaged: str, whose: Path) -> Contents:
-    """The contents of a copy. Raises StoreError, which begins with `damaged`, if the copy is not whole."""
+    """The contents of a copy. Raises StoreError, with a text that begins with `damaged`, if the copy is not whole."""
     try:
         copy = _Copy(partial)
         try:
@@ -210,10 +210,10 @@ def _checked(partial: Path, damaged: str, whose: Path) -> Contents:
 
 
 def restore(backup: Path, folder: Path, progress: Progress) -> Contents:
-    """Make the store in `folder`, which is empty or not there, of a backup, and give its contents.
+    """Make a store from a backup in `folder`, which is empty or missing. Return the store's contents.
 
-    Raises StoreError, with the folder as it was: the folder is not empty; the file is no backup, damaged, or of a newer
-    version. Raises StoreFull if there is no room."""
+    Raises StoreError, and leaves the folder unchanged, if the folder is not empty, or if the file is not a backup, is
+    damaged, or has a newer version. Raises StoreFull if there is no room."""
     size, digest = _seal(backup)
     is_made = _make_empty_folder(folder)
     path = folder / FILE_NAME
@@ -260,7 +260,7 @@ def _seal(backup: Path) -> tuple[int, bytes]:
 
 
 def _make_empty_folder(folder: Path) -> bool:
-    """Make the folder; False if it is there, and empty. Raises StoreError if it is not empty."""
+    """Make the folder; False if an empty one exists. Raises StoreError if it is not empty."""
     try:
         folder.mkdir()
         return True

@@ -1,4 +1,4 @@
-"""The SQLite file of a store: opening, transactions, queries; and the lock of the queue manager."""
+"""The SQLite file of a store: opening, transactions, queries; and the queue manager's lock."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from ordack.store.schema import APPLICATION_ID, FILE_NAME, FORMAT_VERSION
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
-STATEMENTS = 256  # stay compiled: apsw forgets a statement after so many others
-OPERATIONS = 100_000  # of SQLite's machine, between two checks for signals
+STATEMENTS = 256  # in apsw's cache of compiled statements
+OPERATIONS = 100_000  # of SQLite's virtual machine between two checks for signals
 SERVE_LOCK = "serve.lock"
 LOCK_TRIES = 10
 NESTED = contextlib.nullcontext()
 
 
 class ServeLock:
-    """The lock that makes a process the only queue manager of a store. The kernel frees it when the process dies."""
+    """The lock of a store's only queue manager. The kernel releases it when the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / SERVE_LOCK
@@ -73,8 +73,8 @@ class ServeLock:
             self._descriptor = None
 
     def is_taken(self) -> bool:
-        """Does a process hold the lock, this one included? A shared lock needs no permission to write, and two
-        processes that ask at once do not take each other for the holder."""
+        """Does any process hold the lock, this one included? A shared lock needs no write permission, and two askers at
+        once do not take each other for the holder."""
         descriptor = self._open(os.O_RDONLY)
         if descriptor is None:
             return False
@@ -87,11 +87,11 @@ class ServeLock:
         return False
 
     def is_anothers(self) -> bool:
-        """Does another object hold the lock, as a rule in another process?"""
+        """Does another object, usually in another process, hold the lock?"""
         return self._descriptor is None and self.is_taken()
 
     def holder(self) -> str:
-        """The `ordack serve` that holds the lock, for people."""
+        """The text that names the `ordack serve` that holds the lock."""
         try:
             return f"`ordack serve`, {process(int(self._path.read_text()))},"
         except (OSError, ValueError):
@@ -102,7 +102,7 @@ class ServeLock:
         return StoreBusy(f"another {self.holder()} is running on {self._path.parent}")
 
     def _open(self, flags: int) -> int | None:
-        """A descriptor of the lock file; None if there is no such file."""
+        """A descriptor of the lock file; None if the file is missing."""
         try:
             return os.open(self._path, flags, 0o644)
         except FileNotFoundError:
@@ -112,10 +112,10 @@ class ServeLock:
 
 
 class Database:
-    """An open file. All methods raise StoreError. A method that writes outside `transaction()` is a transaction.
-    rolled_back: how many transactions of this object were rolled back. work: what this object has written."""
+    """An open file. All methods raise StoreError. A writing method outside `transaction()` is a transaction of its own.
+    rolled_back: number of rolled back transactions. work: writes of this object."""
 
-    may_be_anywhere = False  # also on a file system of another machine
+    may_be_anywhere = False  # True permits file systems of other machines
     is_read_only = False
     _log_is_long = False
 
@@ -125,13 +125,13 @@ class Database:
         busy_timeout: float = BUSY_TIMEOUT_S,
         is_served: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Open the store in `folder`. `busy_timeout` in seconds. is_served: does another process run a queue manager on
-        the store? Then this object only reads."""
+        """Open the store in `folder`. busy_timeout: seconds. is_served: does another process run a queue manager on the
+        store? Then this object only reads."""
         self.folder = Path(folder)
         self._is_served = is_served
         self.path = self.folder / FILE_NAME
-        self._in_doubt = False  # the last transaction may be in the log
-        self._has_gap = False  # the log may have: the disk has failed
+        self._in_doubt = False  # the log may contain the failed transaction
+        self._has_gap = False  # the log may have a gap after a disk failure
         self._seen_version = -1
         self.rolled_back = 0
         self.work = DiskWork()
@@ -156,7 +156,7 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Close the file. Other methods raise StoreError then."""
+        """Close the file. Other methods raise StoreError afterwards."""
         if (self._in_doubt or self._has_gap) and not self._is_served():
             try:
                 self._end_doubt()
@@ -166,7 +166,7 @@ class Database:
         self.connection.close()
 
     def _keep_log(self) -> None:
-        """Leave the log as it is at the end: a log with a gap must not be copied."""
+        """Suppress the checkpoint on close: a log with a gap must not be copied."""
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     def _prepare(self, busy_timeout: float) -> None:
@@ -175,23 +175,23 @@ class Database:
             self.connection.set_busy_handler(busy)
             self.connection.pragma("synchronous", "full")
             self.connection.pragma("temp_store", "memory")  # another file system may be full
-            self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else other arguments mean another compilation
+            self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else other arguments cause recompilation
             self._check_format()
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
             self._log = WriteAheadLog(self.connection, self.path, busy, self.work, self._failed)
-        with contextlib.suppress(StoreServed), self.transaction(), self.errors():  # its queue manager has done so
-            self._log.write_again()  # nobody may be left who knows that a sync has failed
+        with contextlib.suppress(StoreServed), self.transaction(), self.errors():  # queue managers do it themselves
+            self._log.write_again()  # a dead process may have seen a sync fail
         self.guid: bytes = self.one("SELECT value FROM settings WHERE name = 'guid'")
 
     def _connect(self, flags: int) -> apsw.Connection:
         return apsw.Connection(str(self.path), flags=flags, statementcachesize=STATEMENTS)
 
     def _check_format(self) -> None:
-        """Raise StoreError if the file holds no store, or a store of another format version."""
+        """Raise StoreError if the file is not a store, or has another format version."""
         if self.one("PRAGMA application_id") != APPLICATION_ID:
             raise StoreError(f"{self.path} is a database of another program")
         version = self.one("PRAGMA user_version")
-        if version != FORMAT_VERSION:  # the one place where an upgrade from an earlier version would begin
+        if version != FORMAT_VERSION:  # upgrades from earlier versions belong here
             raise StoreError(
                 f"{self.path} has format version {version}; this ordack reads version {FORMAT_VERSION}"
                 + (": use a newer one" if version > FORMAT_VERSION else "")
@@ -208,18 +208,18 @@ class Database:
                 time.sleep(0.01)
 
     def in_transaction(self) -> bool:
-        """Is a transaction running? SQLite itself rolls it back after some errors."""
+        """Is a transaction running? SQLite rolls transactions back by itself after some errors."""
         try:
             return not self.connection.get_autocommit()
         except apsw.Error as error:
             self.explain(error)
 
     def transaction(self, durable: bool = True, writes: bool = True) -> contextlib.AbstractContextManager[None]:
-        """All writes inside become durable together, or none if an exception other than StoreUnknown leaves the block.
-        Nests. Raises StoreServed.
+        """Commit all writes of the block together; roll back on any exception except StoreUnknown. Nests. Raises
+        StoreServed.
 
-        durable: False if a power cut may undo the transaction while nothing durable has followed: it waits for no sync.
-        writes: False if nothing is written: it waits for no writer."""
+        durable: False: waits for no sync; a power cut may undo the transaction until a durable one follows. writes:
+        False: the block only reads, and waits for no writer."""
         return NESTED if self.in_transaction() else self._transaction(durable, writes)
 
     @contextlib.contextmanager
@@ -234,13 +234,13 @@ class Database:
         try:
             self.all("BEGIN IMMEDIATE" if writes else "BEGIN")
             try:
-                self._check_served()  # a queue manager may have begun during the wait; from here on none can begin
+                self._check_served()  # a queue manager may have begun during the wait; none can begin now
                 yield
                 self.commit()
             except BaseException as error:
                 self._roll_back()
                 if isinstance(error, StoreFull) and not self._has_gap:
-                    self._log.empty()  # for the next transaction
+                    self._log.empty()  # make room for the next transaction
                 raise
         finally:
             if not durable:
@@ -255,8 +255,8 @@ class Database:
         self._log.is_synced = is_synced
 
     def empty_log(self) -> bool:
-        """Let the write-ahead log give its room back, unless a reader pins it; before the next transaction if one is
-        running. Only writers can do so. Does a reader pin the log, as far as is known?"""
+        """Shrink the write-ahead log, unless a reader pins it; in a transaction, before the next one. Only writers can
+        shrink it. Return True if a reader pins the log, as far as is known."""
         if self.is_read_only or self._is_served():
             return True
         self._log_is_long = self.in_transaction()
@@ -266,7 +266,7 @@ class Database:
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Within a transaction: an exception that leaves the block undoes the writes of the block, and no others."""
+        """A savepoint: an exception undoes the writes of the block only, and the transaction continues."""
         self.all("SAVEPOINT attempt")
         try:
             yield
@@ -280,7 +280,7 @@ class Database:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All reads inside are of one moment. Nobody waits for that; nothing may be written."""
+        """All reads of the block see one snapshot. No other process waits. The block must not write."""
         if self.in_transaction():
             yield
             return
@@ -292,8 +292,8 @@ class Database:
                 self.connection.execute("ROLLBACK")
 
     def commit(self) -> None:
-        """End the running transaction. If the disk fails meanwhile, all of it may be in the log already, where only the
-        next process that recovers the log would find it."""
+        """Commit the running transaction. After a disk failure the log may contain all of it, and the next process that
+        recovers the log would apply it."""
         syncs, began = self.work.syncs, time.perf_counter_ns()
         try:
             with self.errors():
@@ -317,8 +317,8 @@ class Database:
             self.connection.execute("ROLLBACK")
 
     def _end_doubt(self) -> None:
-        """Make sure that a transaction in doubt has not happened: the next transaction takes its place in the log, all
-        of which is on the disk then. Raises StoreUnknown."""
+        """Make sure that a transaction in doubt does not happen: the next transaction overwrites it in the log. The
+        whole log is on the disk then. Raises StoreUnknown."""
         try:
             self.all("BEGIN IMMEDIATE")
             try:
@@ -335,17 +335,17 @@ class Database:
         self._in_doubt = self._has_gap = False
 
     def _failed(self, error: apsw.Error) -> None:
-        """After a failed sync, data may be missing on the disk for good."""
+        """Note a failed sync: data may be missing on the disk for good."""
         if may_be_a_sync(error):
             self._has_gap = True
 
     def touch(self) -> None:
-        """Within a transaction: write something, so that its commit makes durable what earlier transactions without a
-        sync have written."""
-        self.all("UPDATE settings SET value = value + 1 WHERE name = 'receiver'")  # it may skip some
+        """Within a transaction: write a row, so that the commit also makes earlier transactions without a sync
+        durable."""
+        self.all("UPDATE settings SET value = value + 1 WHERE name = 'receiver'")  # `receiver` may skip values
 
     def changed(self) -> bool:
-        """Has another process changed the store since this was last asked? True the first time. Costs microseconds."""
+        """Has another process changed the store since the last call? True on the first call. Costs microseconds."""
         version = self.one("PRAGMA data_version")
         if version == self._seen_version:
             return False
@@ -353,9 +353,9 @@ class Database:
         return True
 
     def wait(self, timeout: float) -> bool:
-        """Wait until another process has changed the store; False if none has in `timeout` seconds."""
+        """Wait until another process changes the store; False after `timeout` seconds without a change."""
         deadline = time.monotonic() + timeout
-        interval = FIRST_WAIT_S  # short at first: a busy store is answered at once, an idle one costs nothing
+        interval = FIRST_WAIT_S  # grows: a busy store is answered at once, an idle store costs little
         while not self.changed():
             left = deadline - time.monotonic()
             if left <= 0:
@@ -366,8 +366,8 @@ class Database:
 
     @staticmethod
     def among(column: str, keys: Iterable[int]) -> tuple[str, tuple[Any, ...]]:
-        """A condition with its arguments: the column has one of these keys. Keys without a gap, as many messages
-        at once have, cost SQLite half as much as others."""
+        """A condition, with its arguments, that the column has one of the keys. Consecutive keys, the usual case, cost
+        SQLite half as much as a list."""
         known = list(keys)
         first, last = min(known, default=0), max(known, default=-1)
         if last - first + 1 == len(set(known)):
@@ -376,14 +376,14 @@ class Database:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Raise errors of SQLite as StoreError, in words."""
+        """Raise SQLite's errors as StoreError with a readable text."""
         try:
             yield
         except apsw.Error as error:
             self.explain(error)
 
     def explain(self, error: apsw.Error) -> NoReturn:
-        """Raise an error of SQLite in words."""
+        """Raise an error of SQLite as StoreError with a readable text."""
         self._failed(error)
         raise explained(error, self.path) from error
 
@@ -401,7 +401,7 @@ class Database:
         return rows[0][0] if rows else None
 
     def number(self, sql: str, arguments: Sequence[Any] = ()) -> int:
-        """The integer that a query finds; 0 if it finds none."""
+        """The integer result of a query; 0 without a row."""
         return int(self.one(sql, arguments) or 0)
 
     def add_packets(
@@ -412,9 +412,9 @@ class Database:
         rows: Sequence[tuple[int, tuple[Any, ...], Sequence[bytes | bytearray]]],
         place: int,
     ) -> int:
-        """Insert packets, in order, count them in their queues, and give their number. table: of the queues. rows: the
-        queue of a packet, its values, and more packets, which differ only in numbers that count on. The statement `one`
-        takes the values of a row, with the packet at `place`; `run` takes an array of all packets there."""
+        """Insert packets in order, count them in their queues, and return their number. table: of the queues. rows:
+        queue, values, and further packets that differ in consecutive numbers only. Statement `one` takes the values of
+        a row, with the packet at `place`; `run` takes an array of packets there."""
         come = []
         for has_more, group in itertools.groupby(rows, lambda row: bool(row[2])):
             inserts = []
@@ -430,8 +430,8 @@ class Database:
     def tally(
         self, table: str, come: Iterable[tuple[int, int, int]] = (), gone: Iterable[tuple[int, int, int]] = ()
     ) -> None:
-        """Count messages that have come into queues and left queues, in the same transaction. table: of the queues.
-        come, gone: a queue's identifier, a number of messages, and their bytes."""
+        """Add arrivals and subtract departures in the counts of queues, in the same transaction. table: of the queues.
+        come, gone: queue identifier, number of messages, and their bytes."""
         changes: dict[int, tuple[int, int]] = {}
         for sign, messages in ((1, come), (-1, gone)):
             for queue, number, size in messages:

@@ -1,10 +1,10 @@
-"""The disk of a store: its write-ahead log, the room that is left, and the errors of a store.
+"""The disk of a store: the write-ahead log, the free room, and the store's errors.
 
-SQLite writes all changes to the log first. A commit that makes the log LOG_BYTES long starts a checkpoint, which copies
-the log to the database's file. The log begins anew when a checkpoint has copied all of it and no reader needs it. On a
-disk that is nearly full, the log gives its room back after each checkpoint.
+SQLite writes changes to the log first. A commit that makes the log LOG_BYTES long starts a checkpoint, which copies
+the log to the database's file. The log restarts when a checkpoint has copied all of it and no reader needs it. On a
+nearly full disk each checkpoint also shrinks the log.
 
-The quota of the queue manager (B-398) and the disk limit the messages in a store. A reserve of the disk is for receives
+The queue manager's quota (B-398) and the disk limit the stored messages. A reserve of the disk is kept for receives
 and acknowledgements of stored messages (B-285).
 """
 
@@ -24,17 +24,17 @@ from ordack.config.names import legible
 from ordack.store.schema import FILE_NAME
 
 LOG_BYTES = 4 << 20  # of the write-ahead log between two checkpoints
-LONG_LOG_BYTES = 64 << 20  # a reader pins a longer log
-RESERVE_BYTES = 16 << 20  # kept back of a disk; of a small disk an eighth
-AMPLE_BYTES = 1 << 30  # free: such a disk is measured every DISK_S only
+LONG_LOG_BYTES = 64 << 20  # a longer log is pinned by a reader
+RESERVE_BYTES = 16 << 20  # of a disk; a small disk reserves an eighth
+AMPLE_BYTES = 1 << 30  # free; such a disk is measured every DISK_S only
 DISK_S = 0.1
-USUAL_LOG = 4  # on a short disk the log is emptied when it has this part of the reserve: a quarter
-SHORT_OF = 2  # times the reserve: a disk with less free room is short
+USUAL_LOG = 4  # on a short disk the log may take this fraction (a quarter) of the reserve
+SHORT_OF = 2  # a disk with less than SHORT_OF reserves free is short
 BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own waits, up to 0.1, let two writers starve a third
-READERS_S = 0.05  # for readers, before the log gives its room back
+READERS_S = 0.05  # wait for readers before the log shrinks
 PINNED_S = 0.5  # between two tries to empty a pinned log
 COPY_BYTES = 64 << 10  # SQLite writes less than 128 KiB at once
-CACHE_KIB = 16 << 10  # of pages in memory: waiting messages are not read from the disk again
+CACHE_KIB = 16 << 10  # of cached pages: pending messages are not read from the disk again
 NO_SYNCS = (
     apsw.SQLITE_IOERR_READ,
     apsw.SQLITE_IOERR_SHORT_READ,
@@ -42,15 +42,15 @@ NO_SYNCS = (
     apsw.SQLITE_IOERR_SHMSIZE,
     apsw.SQLITE_IOERR_SHMMAP,
     apsw.SQLITE_IOERR_SHMLOCK,
-)  # failures that leave the log as it was
-PIECE_BYTES = 1 << 20  # of messages that one transaction moves: their copies go through the log
+)  # failures that leave the log unchanged
+PIECE_BYTES = 1 << 20  # of messages moved in one transaction: the log holds their copies
 
 
 class StoreError(Exception):
-    """The store has refused a request; the text says why, for a person. Nothing was changed, unless it is StoreUnknown.
+    """The store has refused a request. The text gives the reason. Nothing has changed, except after StoreUnknown.
 
-    kind: the name of the error between `serve` and a program, one of KINDS; a class without a kind has its base's.
-    decided: the commit has not happened, even if the answer was lost."""
+    kind: the error's name between `serve` and a program, a key of KINDS; a class without a kind inherits its base's.
+    decided: the commit did not happen, even if the answer was lost."""
 
     KINDS: ClassVar[dict[str, type[StoreError]]] = {}
     kind = "store"
@@ -64,21 +64,21 @@ class StoreError(Exception):
 
 
 class StoreBusy(StoreError, kind="busy"):
-    """Another process writes to the store for longer than the busy timeout, or is its queue manager already."""
+    """Another process writes for longer than the busy timeout, or is the store's queue manager."""
 
 
 class StoreServed(StoreBusy):
-    """An `ordack serve` runs on the store: only it writes, for all who ask it."""
+    """An `ordack serve` runs on the store, and is its only writer."""
 
 
 class StoreFull(StoreError, kind="full"):
-    """No room: the disk, or the file's own limit."""
+    """The disk, or the file's own limit, leaves no room."""
 
 
 class StoreUnknown(StoreError, kind="unknown"):
-    """The disk failed in a commit, and in all attempts afterwards: after a power cut, all of the change or nothing may
-    be there. The same Store or queue manager may repeat the change: it first makes sure that the change has not
-    happened. Another or a later process has to look first. So has everybody if a queue manager's answer was lost.
+    """The disk failed during a commit and all later attempts. After a power cut the store may have all of the change or
+    nothing. The same Store or queue manager may repeat the change: it first undoes the change in doubt. Any other
+    process has to look first, also if a queue manager's answer was lost.
 
     reason: the failure. then: advice."""
 
@@ -90,7 +90,7 @@ class StoreUnknown(StoreError, kind="unknown"):
 
 class Disk(NamedTuple):
     """The disk of a store, in bytes. size: of the file system. free: for this process. file: of the database. planned:
-    of the database with the write-ahead log copied. unused: free pages in it. log: of the write-ahead log."""
+    of the database after a checkpoint. unused: free pages in the database. log: of the write-ahead log."""
 
     size: int
     free: int
@@ -101,14 +101,14 @@ class Disk(NamedTuple):
 
 
 class Room(NamedTuple):
-    """bytes: for packets; 0 or less: none. reason: the limit, for a person."""
+    """bytes: room for packets, none if 0 or less. reason: the limit, for people."""
 
     bytes: int
     reason: str
 
 
 def reserve(size: int) -> int:
-    """Bytes kept back of a disk of this size."""
+    """Bytes to reserve of a disk of this size."""
     return min(RESERVE_BYTES, size // 8)
 
 
@@ -123,11 +123,11 @@ def is_pinned(disk: Disk) -> bool:
 
 
 def room(quota: int, used: int, disk: Disk, is_kept: bool = True) -> Room:
-    """The room in a store. quota, used: bytes of packets. is_kept: a reader keeps a long log from beginning anew.
+    """The room in a store. quota, used: bytes of packets. is_kept: a reader keeps a long log from restarting.
 
-    Free pages of the database are room, but writes to them go through the log, and the log will make the file longer.
-    The log gives its usual length back, which is in the reserve. A pinned log gets longer with each receive: its pinned
-    part needs as much room again, and a transaction leaves half of the reserve.
+    Free pages of the database are room, but writes to them go through the log and will lengthen the file. The reserve
+    contains the log's usual length, because the log returns it. Each receive lengthens a pinned log: its pinned part
+    needs the same room again, and a transaction leaves half of the reserve.
     """
     free = disk.free - max(disk.planned - disk.file, 0)
     pinned = pinned_bytes(disk) if is_kept else 0
@@ -161,13 +161,13 @@ def megabytes(count: int) -> str:
 
 # Readers and writers, from the kernel's list of locks: opening SQLite's file `-shm` would free locks of this process.
 
-WRITES_AT = 120  # the byte of `-shm` that a writer locks (wal.c, WAL_WRITE_LOCK)
+WRITES_AT = 120  # byte of `-shm` that a writer locks (wal.c, WAL_WRITE_LOCK)
 READS_AT = range(123, 128)  # a reader locks one of these bytes (WAL_READ_LOCK)
 COMMAND_MAX = 200  # characters
 
 
 def writer_of(database: Path) -> str:
-    """The process that writes to this database now."""
+    """The process that writes to the database now."""
     for pid, first, last in _locks(database):
         if (first, last) == (WRITES_AT, WRITES_AT):
             return "this program itself" if pid == os.getpid() else process(pid)
@@ -175,8 +175,8 @@ def writer_of(database: Path) -> str:
 
 
 def pinned_by(database: Path, log: int) -> str:
-    """Other processes that read this database and keep its log, of `log` bytes, from beginning anew, in a sentence; ""
-    if there are none."""
+    """A sentence that names other processes that read the database and pin its log of `log` bytes; "" if there are
+    none."""
     pids = {pid for pid, first, last in _locks(database) if set(READS_AT).intersection(range(first, last + 1))}
     readers = [process(pid) for pid in sorted(pids - {os.getpid()})]
     if not readers:
@@ -201,13 +201,13 @@ def _locks(database: Path) -> Iterator[tuple[int, int, int]]:
 
 
 def process(pid: int) -> str:
-    """A process: its number, and its command if /proc tells it."""
+    """A process: its number, and its command if /proc shows one."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         words = []
     command = b" ".join(words).decode(errors="replace")[:COMMAND_MAX]
-    shown = "".join(sign if sign.isprintable() else "?" for sign in command)  # a terminal obeys control characters
+    shown = "".join(sign if sign.isprintable() else "?" for sign in command)  # terminals obey control characters
     return f"process {pid} ({shown})" if shown else f"process {pid}"
 
 
@@ -219,7 +219,7 @@ IN_MEMORY = frozenset(("tmpfs", "ramfs"))
 
 
 def file_system(folder: Path) -> str:
-    """The kind of the file system of a folder, which need not exist, as `mount` names it; "" if it is unknown."""
+    """The type of the file system of a folder, as `mount` names it; "" if unknown. The folder may be missing."""
     device = 0
     for there in (folder.absolute(), *folder.absolute().parents):
         with contextlib.suppress(OSError):
@@ -238,9 +238,9 @@ def file_system(folder: Path) -> str:
 
 
 def check_folder(folder: Path, may_be_anywhere: bool = False) -> int | None:
-    """The size of the database in this folder; None if there is none. Raises StoreError if no store can be in this
-    folder, or if a log is there without its file: SQLite would delete the log with its messages. may_be_anywhere: also
-    on another machine."""
+    """The size of the database in the folder; None if there is none. may_be_anywhere: accept file systems of other
+    machines. Raises StoreError if the folder cannot hold a store, or holds a log without its database: SQLite would
+    delete that log and its messages."""
     path = folder / FILE_NAME
     if legible(str(path)) != str(path):
         raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
@@ -264,7 +264,7 @@ def check_folder(folder: Path, may_be_anywhere: bool = False) -> int | None:
 
 
 def explained(error: apsw.Error, path: Path) -> StoreError:
-    """An error of SQLite about the store's file, in words."""
+    """An error of SQLite about the store's file as StoreError."""
     no_room = isinstance(error, apsw.IOError) and os.statvfs(path.parent).f_bavail == 0  # for the index of the log
     if no_room or isinstance(error, apsw.FullError):
         pinned = ""
@@ -286,15 +286,15 @@ def explained(error: apsw.Error, path: Path) -> StoreError:
     return StoreError(f"{path}: {error}")
 
 
-# The log itself, and its work.
+# The write-ahead log, and its counters.
 
 MICROSECONDS = tuple(digit * 10**power for power in range(2, 7) for digit in (1, 2, 5))  # 0.1 ms to 5 s
 MESSAGES = tuple(1 << power for power in range(13))
 
 
 class Spread:
-    """A histogram. bounds: the highest number of each range, rising; a last range is above all of them. counts: by
-    range. total: of all numbers."""
+    """A histogram. bounds: upper bounds of the ranges, rising; one more range has no bound. counts: by range. total:
+    sum of the numbers."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -310,9 +310,9 @@ class Spread:
 
 
 class DiskWork:
-    """The writes of one open store. commits: by microseconds of the disk. commit_us: microseconds of the last commit.
-    syncs: SQLite's waits for the disk. checkpoints: copies of the log to the database's file. log_bytes: in the
-    write-ahead log now."""
+    """The writes of one open store. commits: by microseconds of the disk. commit_us: of the last commit. syncs:
+    SQLite's waits for the disk. checkpoints: copies of the log to the database. log_bytes: in the write-ahead log now.
+    """
 
     def __init__(self) -> None:
         self.commits = Spread(MICROSECONDS)
@@ -323,7 +323,7 @@ class DiskWork:
 
 
 def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
-    """The first keys of (key, bytes) that one transaction may move; one at least."""
+    """The first keys of (key, bytes) that one transaction may move; at least one."""
     keys: list[int] = []
     total = 0
     for key, size in rows:
@@ -335,12 +335,12 @@ def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def may_be_a_sync(error: apsw.Error) -> bool:
-    """May this error be of a sync? Then data may be missing on the disk for good."""
+    """Can this error come from a sync? Then data may be missing on the disk for good."""
     return isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) not in NO_SYNCS
 
 
 def patience(timeout: float) -> Callable[[int], bool]:
-    """A busy handler for SQLite that tries again for `timeout` seconds."""
+    """A busy handler for SQLite that retries for `timeout` seconds."""
     until = 0.0
 
     def try_again(tries: int) -> bool:
@@ -360,7 +360,7 @@ def _log_of(path: Path) -> Path:
 
 
 def log_bytes(path: Path) -> int:
-    """The size of the log of a database; 0 if it has none. Raises OSError."""
+    """The size of a database's log; 0 without a log. Raises OSError."""
     try:
         return _log_of(path).stat().st_size
     except (FileNotFoundError, NotADirectoryError):
@@ -375,8 +375,8 @@ def disk_bytes(path: Path) -> tuple[int, int]:
 
 class WriteAheadLog:
     """The write-ahead log of an open database. path: the database's file. busy: its busy handler. work: counts writes.
-    failed: is called when a checkpoint fails. is_synced: does a commit sync the log? is_kept: does a reader keep the
-    log's room, as far as is known?"""
+    failed: called after a failed checkpoint. is_synced: commits sync the log. is_kept: a reader pins the log, as far
+    as is known."""
 
     def __init__(
         self,
@@ -391,7 +391,7 @@ class WriteAheadLog:
         self._busy = busy
         self._work = work
         self._failed = failed
-        self._pages = 0  # in the log since it began, as far as this object knows
+        self._pages = 0  # in the log since its restart, as far as this object knows
         self._is_begun = log_bytes(path) > 0
         self._pinned_until = 0.0  # in monotonic seconds
         self.is_kept = log_bytes(path) > LOG_BYTES
@@ -402,12 +402,12 @@ class WriteAheadLog:
         database.set_wal_hook(self._after_commit)
 
     def write_again(self) -> None:
-        """Write the log once more as it is; the next sync brings it to the disk. For a write transaction, so that
-        nobody else adds to the log. Raises apsw.Error.
+        """Rewrite the log unchanged; the next sync brings it to the disk. Call it in a write transaction, so that no
+        other process appends to the log. Raises apsw.Error.
 
-        After a failed sync, data of the log may be missing on the disk, though all readers see it, and no later sync
-        writes it: Linux takes it for written. Later data would be behind a gap, and lost with the power. A checkpoint
-        that is cut off would leave a damaged database."""
+        After a failed sync, readers see log data that may be missing on the disk. Linux takes the data for written,
+        and no later sync writes it. A power cut would lose all data after the gap, and an interrupted checkpoint would
+        leave a damaged database."""
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_WAL
         file = apsw.VFSFile(self._database.open_vfs, str(_log_of(self._path)), [flags, 0])
         try:
@@ -418,7 +418,7 @@ class WriteAheadLog:
             file.xClose()
 
     def empty(self) -> None:
-        """Copy the log to the database's file and give its room back, unless a reader pins it."""
+        """Copy the log to the database and shrink it, unless a reader pins it."""
         if time.monotonic() < self._pinned_until:
             return
         self._database.set_busy_handler(patience(READERS_S))
@@ -428,10 +428,10 @@ class WriteAheadLog:
         self._database.set_busy_handler(self._busy)
 
     def _after_commit(self, _database: apsw.Connection, _name: str, pages: int) -> int:
-        """Make a checkpoint when the log is long: earlier on a short disk, where the log also gives its room back."""
+        """Start a checkpoint when the log is long. On a short disk it starts earlier and shrinks the log."""
         self._work.syncs += self.is_synced
         if not self._is_begun or pages <= self._pages:
-            self._work.syncs += 1  # the header of a new log by itself
+            self._work.syncs += 1  # the header of a new log has its own sync
         self._pages, self._is_begun = pages, True
         size = self._work.log_bytes = pages * self._page_bytes
         if size >= LOG_BYTES // USUAL_LOG:
@@ -445,7 +445,7 @@ class WriteAheadLog:
         return apsw.SQLITE_OK
 
     def _copy(self, mode: int) -> bool:
-        """Make a checkpoint. False if it fails; the next commit tries again."""
+        """Make a checkpoint. False after a failure; the next commit retries."""
         try:
             pages, _ = self._database.wal_checkpoint("main", mode)
         except apsw.Error as error:

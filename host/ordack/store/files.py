@@ -1,7 +1,7 @@
-"""Files that are whole as soon as they have their name: new stores, backups, and stores that are restored from backups.
+"""Files that appear under their names only when they are whole: new stores, backups and restored stores.
 
-Until a file is whole and durable, it has a hidden name and a lock. The next process that makes a file in the folder
-removes what a kill has left.
+An incomplete file has a hidden name and a lock. The next process that makes a file in the folder removes the files of
+killed processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ordack.store.schema import (
     SYSTEM,
 )
 
-SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the protocol
+SYSTEM_QUEUES = (  # B-085; the protocol fixes the order queue's identifier only
     (1, DEAD_LETTER, False),
     (2, DEAD_XACT, True),
     (3, JOURNAL, False),
@@ -40,8 +40,8 @@ PARTIAL_START, PARTIAL_END = ".ordack-", ".partial"
 
 
 def make_store(folder: Path) -> bool:
-    """Make a store in `folder`; False if a file of its name is there already. Raises StoreError, for instance if a log
-    with data is there."""
+    """Make a store in `folder`; False if its file exists. Raises StoreError, for instance if the folder has a log with
+    data."""
     check_folder(folder)
     path = folder / FILE_NAME
     if os.path.lexists(path):
@@ -63,8 +63,8 @@ def make_store(folder: Path) -> bool:
 def _fill(partial: Path, path: Path) -> None:
     connection = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
-        connection.pragma("journal_mode", "off")  # nothing stays of an incomplete store
-        connection.pragma("synchronous", "off")  # `new_file` syncs the whole file in the end
+        connection.pragma("journal_mode", "off")  # an incomplete store is deleted
+        connection.pragma("synchronous", "off")  # `new_file` syncs the whole file at the end
         with connection:
             connection.execute(SCHEMA)
             connection.pragma("application_id", APPLICATION_ID)
@@ -86,15 +86,15 @@ def _fill(partial: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def new_file(path: Path, mode: int | None = None) -> Iterator[Path]:
-    """A file to write under a hidden name beside `path`. At the end of the block the file becomes durable, and then
-    gets the name `path`, which must be free; an exception removes it. mode: its permissions; None: as of any new file.
-    Raises StoreError."""
+    """Yield a hidden file beside `path` to write to. The end of the block makes the file durable and names it `path`,
+    which must be free; an exception removes it. mode: permissions; None: the default of new files. Raises StoreError.
+    """
     with writing(path):
         remove_dead(path.parent)
         descriptor, partial = _open_partial(path.parent, mode)
     try:
         if mode is not None:
-            with contextlib.suppress(PermissionError):  # not all file systems have modes
+            with contextlib.suppress(PermissionError):  # some file systems have no modes
                 os.fchmod(descriptor, _allowed(mode))
         yield partial
         with writing(path):
@@ -126,12 +126,12 @@ def _open_partial(folder: Path, mode: int | None) -> tuple[int, Path]:
 
 
 def remove_dead(folder: Path) -> None:
-    """Remove hidden files of killed processes from this folder. Raises OSError."""
+    """Remove hidden files of killed processes from the folder. Raises OSError."""
     for path in folder.glob(f"{PARTIAL_START}*{PARTIAL_END}"):
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:
-            continue  # gone, or another user's
+            continue  # removed meanwhile, or another user's
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
@@ -142,7 +142,7 @@ def remove_dead(folder: Path) -> None:
 
 
 def _give_name(partial: Path, path: Path) -> None:
-    """Raise FileExistsError if the name is taken, and other kinds of OSError."""
+    """Raise FileExistsError if the name is taken, or another OSError."""
     try:
         os.link(partial, path)
     except OSError as error:

@@ -1,10 +1,10 @@
-"""Read-only access to a store, for users who may not write it.
+"""Read-only access to a store, without write permission.
 
-A look shows what a writer would see, or raises an error that says why it cannot. SQLite reads a store that is in use
-through the files beside it (`-wal`, `-shm`). When nobody has the store open these files are missing, and who may not
-write cannot make them. The file itself is read then, and must not change meanwhile.
+Reads see the same data as a writer, or raise an error that says why they cannot. SQLite reads a store in use through
+the files beside it (`-wal`, `-shm`). If no process has the store open, these files are missing, and a reader without
+write permission cannot make them. The reader then opens the database file alone, which must not change meanwhile.
 
-A process that has the store open may look at it too, on a connection of its own (`StoreBeside`).
+A process that has the store open may read it on a second connection (`StoreBeside`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 def open_to_look(folder: str | os.PathLike[str]) -> Store:
-    """A store to look at: writable if this process may write it, else read-only. Raises StoreError."""
+    """A store for reading: writable if this process may write it, else read-only. Raises StoreError."""
     try:
         return Store(folder) if is_writable(Path(folder) / FILE_NAME) else ReadOnlyStore(folder)
     except StoreFull:
@@ -37,14 +37,14 @@ def open_to_look(folder: str | os.PathLike[str]) -> Store:
 
 
 def is_writable(path: Path) -> bool:
-    """May this process write the database in that file, and all that SQLite has beside it?"""
+    """May this process write the database and SQLite's files beside it?"""
     beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
     files = [path.parent, path, *(file for file in beside if os.access(file, os.F_OK))]
     return all(os.access(file, os.W_OK, effective_ids=True) for file in files)
 
 
 class ReadOnlyDatabase(Database):
-    """A file that is only read. It may be a copy."""
+    """A file, possibly a copy, that is only read."""
 
     may_be_anywhere = True
     is_read_only = True
@@ -92,32 +92,32 @@ class ReadOnlyDatabase(Database):
 
 
 class ReadOnlyStore(Store):
-    """A store that is only read. Methods that write raise StoreError."""
+    """A store that is only read. Writing methods raise StoreError."""
 
     database_type = ReadOnlyDatabase
 
 
 class _BesideDatabase(ReadOnlyDatabase):
-    """A file that this process has open. It is read through its log only: closing the file itself would free all locks
-    of this process on it."""
+    """A file that this process has open. Reads always use its log: closing the file itself would free all locks of this
+    process on it."""
 
     def _has_log(self) -> bool:
         return True
 
 
 class StoreBeside(ReadOnlyStore):
-    """A store that this process has open, to look at in another thread, whose reading makes no writer wait."""
+    """A second connection to a store that this process has open, for another thread. Its reads make no writer wait."""
 
     database_type = _BesideDatabase
 
     def interrupt(self) -> None:
-        """End what another thread reads from it just now, with a StoreError there."""
+        """Interrupt a running read of another thread, which raises StoreError there."""
         with contextlib.suppress(apsw.ConnectionClosedError):
             self._database.connection.interrupt()
 
 
 class StoreReader:
-    """A thread that reads a store which this process has open, on a connection of its own."""
+    """A thread that reads a store on a second connection of this process."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -126,7 +126,7 @@ class StoreReader:
         self._is_over = False
 
     def read(self, look: Callable[[StoreBeside], Result]) -> Future[Result]:
-        """What `look` gives in the thread. After a StoreError, the next one has a new connection."""
+        """The result of `look` in the thread. After a StoreError the next call opens a new connection."""
         return self._thread.submit(self._read, look)
 
     def _read(self, look: Callable[[StoreBeside], Result]) -> Result:
@@ -148,7 +148,7 @@ class StoreReader:
             store.close()
 
     def close(self) -> None:
-        """End what is under way."""
+        """Interrupt running reads, and end the thread."""
         self._is_over = True
         end = self._thread.submit(self._forget)
         while not end.done():
