@@ -4,7 +4,7 @@ import sys
 
 from mqqb import MICROPYTHON
 
-if MICROPYTHON:  # which else looks for a built-in module on the flash at each import, before it takes its own
+if MICROPYTHON:  # MicroPython searches the flash at each import of a built-in module: import these without a path
     _path = sys.path[:]
     sys.path.clear()
     _taken = []
@@ -15,7 +15,7 @@ if MICROPYTHON:  # which else looks for a built-in module on the flash at each i
                 sys.modules[_name] = __import__(_name)
                 _taken.append(_name)
             except ImportError:
-                pass  # this board has none
+                pass  # missing on this board
     sys.path.extend(_path)
 
 from ordack.node.node import Node
@@ -24,7 +24,7 @@ from ordack.node.storage.log import OutboxDamaged, OutboxError, OutboxFull, Outb
 
 if MICROPYTHON:
     for _name in _taken:
-        if _name not in _those[:5]:  # of the others a program may have its own, with more in them
+        if _name not in _those[:5]:  # a program may have its own, extended versions of the others
             del sys.modules[_name]
 
 __all__ = [

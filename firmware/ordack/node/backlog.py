@@ -1,8 +1,8 @@
-"""Messages that wait to be sent: when they become durable, when they expire, which of them are in memory.
+"""Messages waiting to be sent: their durability, their expiry, and which of them are in memory.
 
-In memory are the first ones of each queue, the others stay on the flash until their turn. Messages are transactional.
-They are numbered once, when they are accepted, and keep their numbers over cuts of the link and of the power until the
-destination has acknowledged them (B-317, A-08, B-098).
+The first messages of each queue are in memory; the others stay on flash until their turn. Messages are transactional. A
+message is numbered once, at acceptance, and keeps its number over lost links and power until the destination has
+acknowledged it (B-317, A-08, B-098).
 """
 
 import gc
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from ordack.node.storage.log import Buffer
     from ordack.node.storage.outbox import Outbox
 
-_RESERVE_PIECES = const(16)  # so much memory a session has left when messages are taken from the flash, for what it
-_RESERVE_BYTES = const(128)  # takes are small pieces
-# So many messages that were on the flash only end at once, unless as many wait to be told, which are in memory.
+_RESERVE_PIECES = const(16)  # pieces of memory left for the session when messages are read from flash; sessions take
+_RESERVE_BYTES = const(128)  # small pieces
+# Messages on flash that expire at once, unless as many failures in memory still have to be reported.
 _EXPIRED_MAX = const(16)
 
 
 class Stats:
-    """Counts since the start: messages accepted; stored at their destinations; received there, as far as that was asked
-    for; failed, that is dead-lettered or discarded; positive FinalAcks that came too `late` (C-34). OrderAcks that were
-    `ahead`, of numbers that this outbox never gave: it is an old copy, or has a twin with the same GUID (B-426).
-    Packets sent, resends included; sessions opened (`connects`); messages from others that were dropped.
+    """Counts since the start. accepted: messages; stored: at their destinations; received: as far as requested; failed:
+    dead-lettered or discarded; late: positive FinalAcks after the end (C-34). ahead: OrderAcks with numbers that this
+    outbox never gave: it is an old copy, or has a twin with the same GUID (B-426). sent: packets, resends included;
+    connects: opened sessions; dropped: messages from others.
     """
 
     __slots__ = ("accepted", "ahead", "connects", "dropped", "failed", "late", "received", "sent", "stored")
@@ -52,12 +52,11 @@ class Stats:
 
 
 class Commits:
-    """What stands in the log of an outbox, and is it durable?
+    """The changes of an outbox that are not durable yet.
 
-    `uncommitted`: messages that are numbered and not durable. `marked_at`: ms at which the oldest change of state was
-    made that is not durable; None: there is none. `must_commit`: there is something on which others will rely.
-    `waiting`: messages in memory in the states Q and S. `error`: what ended delivery; `closed`: close() did.
-    touch: called when there is something to send.
+    uncommitted: numbered messages. marked_at: ms of the oldest change of state; None: none. must_commit: others will
+    rely on a change. waiting: messages in memory in the states Q and S. error: the failure that ended delivery; closed:
+    set by close(). touch: called when there is something to send.
     """
 
     def __init__(self, outbox: "Outbox", clock: "Clock", packets: "Packets", touch: "Callable[[], None]") -> None:
@@ -73,33 +72,31 @@ class Commits:
         self.uncommitted: "list[streams.Entry]" = []
         self.must_commit = False
         self.marked_at: "int | None" = None
-        self.is_busy = False  # the node is at work, or what it writes is half written
-        self._count = 0  # of syncs that were asked for
+        self.is_busy = False  # the node is at work, or a write is unfinished
+        self._count = 0  # requested syncs
 
     def enter(self) -> None:
-        """Begin what nothing may come between; `is_busy` is to be False at its end. Raises RuntimeError, `error`,
-        `closed`.
-        """
+        """Begin an exclusive operation; the caller resets `is_busy`. Raises RuntimeError, `error`, `closed`."""
         self.check_open()
         if self.is_busy:
             raise RuntimeError("the node is at work: no interrupt or thread may call it; after Ctrl-C make a new one")
         self.is_busy = True
 
     def check_open(self) -> None:
-        """Raises `error`, `closed`."""
+        """Raise `error` or `closed`, if any."""
         error = self.error or self.closed
         if error is not None:
             raise error
 
     def log(self, messages: "list[Any]", with_time: bool = False) -> None:
-        """Note changes of these messages, or arrivals; they are made durable within LAZY_SYNC_MS, or by commit_now."""
+        """Note changes of messages or arrivals; they are durable within LAZY_SYNC_MS, or by commit_now."""
         if messages:
             self.outbox.change(messages, with_time)
             if self.marked_at is None:
                 self.marked_at = self.clock.now()
 
     async def commit(self) -> None:
-        """Make durable what was accepted by now, together with what other tasks are about to send."""
+        """Make accepted messages durable, together with messages that other tasks are about to send."""
         import asyncio  # not before a program uses it
 
         count = self._count
@@ -110,7 +107,7 @@ class Commits:
                 self.commit_now()
 
     def commit_now(self) -> bool:
-        """Make durable what was accepted, at once. False: the file system refused, some of it was or nothing."""
+        """Make accepted messages durable now. False: the file system refused, and some messages may not be accepted."""
         self._count += 1
         if not self.uncommitted and self.marked_at is None and not self.must_commit:
             return True
@@ -133,7 +130,7 @@ class Commits:
         return durable
 
     def roll_back(self, error: Exception) -> None:
-        """Take back the numbers of the messages that the outbox had to abandon, newest first."""
+        """Take back the numbers of the messages that the outbox abandoned, newest first."""
         for entry in reversed(self.uncommitted):
             message: "Any" = entry.key
             if message.segment is None:
@@ -151,15 +148,15 @@ class Commits:
         self.uncommitted = [entry for entry in self.uncommitted if entry.key.segment is not None]  # type: ignore[attr-defined]
 
     def check_durable(self) -> None:
-        """Raises OutboxError: some change of state is not durable."""
+        """Raise OutboxError if a change of state is not durable."""
         if self.marked_at is not None:
             raise log.OutboxError("the file system refuses: it is not durable yet")
 
 
 class Deadlines:
-    """When those messages of these queues are over that are in memory.
+    """Deadlines of the messages in these queues.
 
-    `due`: s since 1970, no deadline is earlier; 0: some T0 is not known; None: there is no deadline.
+    due: s since 1970, the earliest deadline; 0: some T0 is unknown; None: no deadline.
     """
 
     def __init__(self, commits: "Commits", outcomes: "Outcomes", queues: "Sequence[DestinationQueue]") -> None:
@@ -169,7 +166,7 @@ class Deadlines:
         self._queues = queues
 
     def expect(self, message: "Any") -> None:
-        """Take a deadline into account, once its T0 is known."""
+        """Account for the deadline of a message with a known T0."""
         record = message.record
         if not record[confirm.SENT_TIME]:
             self.due = 0
@@ -185,7 +182,7 @@ class Deadlines:
             self._at(due)
 
     def expect_open(self) -> None:
-        """Take the deadlines into account of what is stored while its fate is open."""
+        """Account for the deadlines of stored messages that are open."""
         for queue in self._queues:
             for number in queue.logged.flash_only:
                 due = flash_only.due(queue.logged, number)
@@ -197,7 +194,7 @@ class Deadlines:
             self.due = due
 
     def check(self) -> bool:
-        """Act on all deadlines that are due, if the clock is set. Has any message ended?"""
+        """Act on due deadlines, if the clock is set; return whether a message has ended."""
         if self.due is None:
             return False
         now = self._commits.clock.time()
@@ -224,13 +221,13 @@ class Deadlines:
         return True
 
     def _expire(self, now: int) -> bool:
-        """Act on the deadlines of what is in memory. Has any message ended?"""
+        """Act on the deadlines of messages in memory; return whether a message has ended."""
         message: "Any"
         has_ended = False
         commits = self._commits
         outcomes = self._outcomes
-        commits.commit_now()  # what is not durable cannot change yet; if that fails it is gone
-        if not self.due:  # the clock has become known: that is T0 of all messages that have none
+        commits.commit_now()  # changes need durable messages; after a failure the others are gone
+        if not self.due:  # the clock was set just now: that is T0 of messages without one
             undated = [message for message in commits.outbox.handles() if not message.record[confirm.SENT_TIME]]
             for message in undated:
                 message.record[confirm.SENT_TIME] = now
@@ -259,7 +256,7 @@ class Deadlines:
         return has_ended
 
     def _expire_open(self, queue: "DestinationQueue", number: int, now: int) -> bool:
-        """Act on the deadlines of the open ones in a segment, unless others have to be told first. Has any ended?"""
+        """Act on deadlines of a segment's open messages, unless failures wait for notices. Has one ended?"""
         logged = queue.logged
         outcomes = self._outcomes
         if flash_only.due(logged, number) > now or len(outcomes.notices.due) >= _EXPIRED_MAX:
@@ -288,9 +285,9 @@ class Deadlines:
 
 
 class Backlog:
-    """What waits in these queues, from its acceptance until it is transmitted.
+    """The messages in these queues from acceptance to transmission.
 
-    hold: about so many messages may be in memory, the half of them under way; fewer while there is no memory for them.
+    hold: messages in memory, half of them in flight; fewer while memory is short.
     """
 
     def __init__(
@@ -307,11 +304,11 @@ class Backlog:
         self.deadlines = deadlines
         self._notices = notices
         self._queues = queues
-        self._hold = self._hold_max = hold  # the first: while there is memory for as many
-        self._coming: "Restored | None" = None  # taken from the flash, and not in its stream yet
+        self._hold = self._hold_max = hold  # the first: limit while memory suffices
+        self._coming: "Restored | None" = None  # read from flash, not yet in its stream
 
     def waiting(self) -> int:
-        """Messages in the states Q and S, in memory or not."""
+        """Return the number of messages in the states Q and S, in memory or not."""
         coming = self._coming is not None
         return self.commits.waiting + coming + sum([queue.logged.deferred for queue in self._queues])
 
@@ -325,8 +322,8 @@ class Backlog:
     ) -> OutboxMessage:
         """Number a message and log it (B-317); commit makes it durable. Raises OutboxFull, OutboxWriteFailed.
 
-        record: its confirmation, in state Q. may_expire: False: T0 is known, neither TTRQ nor TTBR is set. body: what
-        comes behind packet, if that is not all, to a whole number of words.
+        record: its confirmation, in state Q. may_expire: False if T0 is known, and TTRQ and TTBR are not set. body: the
+        rest of the packet, if any, padded to whole words.
         """
         commits = self.commits
         outbox = commits.outbox
@@ -337,7 +334,7 @@ class Backlog:
         entry = None
         if queue.renewed:
             entry = stream.number(packet, offset, message, message.message_id, False, spare)
-        if entry is None:  # the first one since the start: what came back may be an old copy (A-22, B-426); or A-24
+        if entry is None:  # first since the start: the log may be an old copy (A-22, B-426); or A-24
             queue.renew()
             entry = stream.number(packet, offset, message, message.message_id, False, spare)
             assert entry is not None
@@ -367,10 +364,10 @@ class Backlog:
         return message
 
     def transmit(self, queue: "DestinationQueue", entry: streams.Entry, part: memoryview) -> bool:
-        """Fill part with the packet of an entry that is about to be transmitted, or with its beginning, which goes as
-        far as to the end of its TransactionHeader. False: it is too late for that (C-18, C-22).
+        """Fill part with the packet of an entry about to be sent, or with its beginning up to the TransactionHeader or
+        beyond. False: too late to send (C-18, C-22).
 
-        Raises OutboxDamaged; OSError: also if it cannot be noted that something was transmitted.
+        Raises OutboxDamaged; OSError, also if the transmission cannot be noted.
         """
         if self.deadlines.is_over(queue, entry):
             return False
@@ -385,16 +382,16 @@ class Backlog:
         return True
 
     def expire_more(self) -> bool:
-        """Take messages from the flash and act on their deadlines, for there is no room. May there be some?"""
-        # an on_failed that sends again would end one message after the other before it is told of them
+        """Read messages from flash and act on their deadlines to make room; return whether there may be some."""
+        # an on_failed that sends would end one message after the other before hearing of them
         if self._notices.is_telling or not self.commits.clock.time():
             return False
         self.refill()
         has_ended = self.deadlines.check()
-        return self._notices.deliver() or has_ended  # what has failed stays until that is told
+        return self._notices.deliver() or has_ended  # a failed message keeps its room until reported
 
     def take_restored(self) -> None:
-        """Take the messages that the outbox holds since it has read its log."""
+        """Take the messages that the outbox restored from its log."""
         commits = self.commits
         for queue in self._queues:
             queue.stream.rolls = not queue.logged.deferred
@@ -404,10 +401,10 @@ class Backlog:
         self.deadlines.expect_open()
 
     def refill(self) -> bool:
-        """Take messages from the flash, where few of a queue are left in memory. False: there is no memory for more.
+        """Read messages from flash for queues with few in memory. False: memory is short.
 
-        Want of it ends this before a session has too little to go on with. Then fewer are in memory, and more again
-        when there is room. If there is none for a single one, `reason` of the peers says so.
+        It stops before the session runs short of memory. Then fewer messages are in memory, and more again once there
+        is room. If not even one fits, `reason` of the peers says so.
         """
         is_due = self._coming is not None
         for queue in self._queues:
@@ -417,7 +414,7 @@ class Backlog:
         reserve = []
         try:
             for _ in range(_RESERVE_PIECES):
-                reserve.append(bytearray(_RESERVE_BYTES))  # noqa: PERF401 - what there is of it is let go
+                reserve.append(bytearray(_RESERVE_BYTES))  # noqa: PERF401 - MemoryError must keep the list
             self._refill()
             self._hold = min(self._hold + 2, self._hold_max)
             return True
@@ -447,18 +444,18 @@ class Backlog:
                     queue.miss()
 
     def is_low(self, queue: "DestinationQueue") -> bool:
-        """Are few of its messages left in memory, and others on the flash?"""
+        """Has the queue few messages in memory, and others on flash?"""
         if not queue.logged.deferred:
             return False
         share = self._share()
         return 2 * len(queue.stream.table) <= share and queue.held() < share
 
     def _share(self) -> int:
-        """So many messages of a queue may be in memory and under way."""
+        """Return how many messages of a queue may be in memory and in flight."""
         return max(self._hold // (2 * max(len(self._queues), 1)), 1)
 
     def _take(self, restored: "Restored") -> None:
-        """Take a message that the outbox has read from its log."""
+        """Take a message read from the log."""
         message: "Any" = restored.handle
         record = message.record
         if self.outcomes.restored(message):
@@ -470,7 +467,7 @@ class Backlog:
             message,
             message.message_id,
             bool(restored.flags & log.RECOVERABLE),
-            False,  # nothing waits in the stream for its FinalAck: what is stored leaves it (flash_only.py)
+            False,  # stored messages leave the stream, so none awaits its FinalAck there (flash_only.py)
             restored.tx_sequence_id,
             restored.tx_sequence_number,
         )

@@ -1,6 +1,6 @@
-"""What a real board needs around the node: Wi-Fi (wifi.py), the time, deep sleep, a watchdog. Each part works alone.
+"""A board's services around the node: Wi-Fi (wifi.py), time, deep sleep, watchdog. Each part works alone.
 
-Nothing here waits longer than it says. The hardware's interfaces come from `machine` and `network`, or are arguments.
+No call waits longer than documented. Hardware comes from `machine` and `network`, or as arguments.
 """
 
 import os
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 NTP_PORT = 123
 _NTP_BYTES = const(48)
-_NTP_EPOCH = const(2208988800)  # s from 1900, where NTP counts from, to 1970
-_NTP_ERA = const(0x100000000)  # its seconds begin anew after so many, in 2036
+_NTP_EPOCH = const(2208988800)  # s from 1900, the NTP epoch, to 1970
+_NTP_ERA = const(0x100000000)  # NTP seconds wrap after this, in 2036
 
 
 def __getattr__(name: str) -> "Any":
@@ -41,10 +41,10 @@ def __getattr__(name: str) -> "Any":
 
 
 class NetworkTime:
-    """Sets the clock of a board by SNTP (RFC 4330), again every interval_s. `poll` it as the node; it never waits.
+    """Sets the board's clock by SNTP (RFC 4330) every interval_s. Call `poll` as often as the node's; it never waits.
 
-    host: the address or the name of an NTP server. `time`: what it said last, s since 1970; 0: nothing yet. set_clock:
-    takes that; None: the board's RTC. answer_ms: after that a request is lost, and repeated after retry_ms.
+    host: address or name of an NTP server. time: the last answer, s since 1970; 0: none. set_clock: takes that; None:
+    sets the RTC. answer_ms: timeout of a request, which is repeated after retry_ms.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class NetworkTime:
         self._looking: "Any" = None  # a dns.Lookup
         self._socket: "Any" = None
         self._cookie = b""
-        self._last = ""  # the address that was asked,
-        self._again = False  # and gave no answer
+        self._last = ""  # the last address asked,
+        self._again = False  # without an answer
         self._timer = Timer()
 
     def poll(self) -> bool:
-        """Do what can be done now; was the clock set just now? A network that is down is no error, only no answer."""
+        """Do what can be done now; return whether the clock was set. A network that is down is no error."""
         left = self._timer.left()
         if self._socket is None:
             if not left:
@@ -93,11 +93,11 @@ class NetworkTime:
         return False
 
     def close(self) -> None:
-        """Let go of the socket, if there is one."""
+        """Close the socket, if any."""
         self._end(self._retry_ms)
 
     def _ask(self) -> None:
-        """Send a request, when the address of the host is known."""
+        """Send a request once the host's address is known."""
         try:
             address: "Any" = self._host
             if not link.is_address(self._host):
@@ -129,7 +129,7 @@ class NetworkTime:
         self._timer.start(wait)
 
     def _said(self, answer: bytes) -> int:
-        """s since 1970 of an answer that is one; 0: it is not, or its server does not know the time."""
+        """Return the time of an answer, s since 1970; 0: invalid, or the server does not know the time."""
         if len(answer) < _NTP_BYTES or answer[0] & 7 != 4 or answer[0] >> 6 == 3 or not 1 <= answer[1] <= 15:
             return 0
         if answer[24:32] != self._cookie or answer[40:48] == bytes(8):
@@ -142,9 +142,9 @@ class NetworkTime:
 
 
 def set_clock(host: str, timeout_ms: int = 5000, **options: "Any") -> bool:
-    """Set the clock from the network, once, within timeout_ms. False: nobody answered.
+    """Set the clock from the network once. False: no answer within timeout_ms.
 
-    host, options: as NetworkTime has them.
+    host, options: as in NetworkTime.
     """
     network_time = NetworkTime(host, **options)
     timer = Timer()
@@ -165,10 +165,11 @@ def deep_sleep(
     drain_ms: int = 0,
     machine: "Any" = None,
 ) -> None:
-    """Send the board to sleep, with all that it has accepted on flash; after that it starts anew, and goes on.
+    """Make everything accepted durable, and put the board into deep sleep, from which it restarts.
 
-    drain_ms: so long it waits for messages to be stored at their destinations, and answers to arrive there. In a
-    program with asyncio call it last, with drain_ms 0. Raises OutboxError, and does not sleep: the file system refuses.
+    drain_ms: time to wait for messages to be stored at their destinations, and for answers to be delivered. In a
+    program with asyncio, call it last, with drain_ms 0. Raises OutboxError, without sleeping, if the file system
+    refuses.
     """
     if drain_ms:
         node.wait(lambda: not node.waiting and (node.inboxes is None or not node.inboxes.owed.final_acks), drain_ms)
@@ -183,11 +184,11 @@ def deep_sleep(
 
 
 class Watchdog:
-    """Feeds the hardware's watchdog while the node is well: a node that has failed for good, or a program that hangs,
-    resets the board. timeout_ms: at most 8388 on RP2. wdt: in place of machine.WDT.
+    """Feeds the hardware watchdog while the node is well: a failed node or a hanging program resets the board.
+    timeout_ms: at most 8388 on RP2. wdt: instead of machine.WDT.
 
-    In a program without asyncio call `poll` in place of Node.poll, and `wait` in place of Node.wait. With asyncio run
-    `watch` in a task.
+    Without asyncio, call `poll` instead of Node.poll, and `wait` instead of Node.wait. With asyncio, run `watch` in a
+    task.
     """
 
     def __init__(self, node: "Node", timeout_ms: int = 8000, wdt: "Any" = None) -> None:
@@ -200,7 +201,7 @@ class Watchdog:
         self._wdt = wdt
 
     def feed(self) -> None:
-        """Feed it, unless the node has failed."""
+        """Feed the watchdog unless the node has failed."""
         if self._node.error is None:
             self._wdt.feed()
 
@@ -220,7 +221,7 @@ class Watchdog:
         return self._node.wait(is_met, timeout_ms)
 
     async def watch(self) -> None:
-        """Feed it for ever, several times in timeout_ms, as long as the event loop runs and the node is well."""
+        """Feed the watchdog several times per timeout_ms while the event loop runs and the node is well."""
         import asyncio
 
         while self._node.error is None:

@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-CLOCK_SET = 1700000000  # an earlier time, s since 1970: this board's clock has not been set
-# Nor does it say a time from here on (2097): a TimeStamp of it leaves none for newer ones.
+CLOCK_SET = 1700000000  # s since 1970; an earlier time means that the clock is not set
+# Later times (2097) count as unset, too: their TimeStamps would leave none for newer ones.
 CLOCK_END = const(0xF0000000)
 UNIX_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0  # boards count from 2000
 
 if not MICROPYTHON:
 
     def ticks_ms() -> int:
-        """Milliseconds from any start; ticks_diff tells the time between two of them."""
+        """Milliseconds from an arbitrary start, for ticks_diff."""
         return time.monotonic_ns() // 1000000
 
     def ticks_diff(later: int, earlier: int) -> int:
@@ -29,11 +29,11 @@ else:
     ticks_diff = time.ticks_diff  # type: ignore[attr-defined,unused-ignore]
 
 _LOOK_MS = 100
-_seen: "list[Any]" = [0, 0]  # when the clock was looked at, in ticks, and what it said; 0: never
+_seen: "list[Any]" = [0, 0]  # ticks of the last reading, and its time; 0: never
 
 
 def unix_time() -> int:
-    """s since 1970, as far as the board knows; up to 0.1 s late, for on a board each look takes memory."""
+    """s since 1970 by the board's clock; up to 0.1 s late, because each reading allocates memory."""
     ticks = ticks_ms()
     if not _seen[1] or not 0 <= ticks_diff(ticks, _seen[0]) < _LOOK_MS:
         _seen[0] = ticks
@@ -42,7 +42,7 @@ def unix_time() -> int:
 
 
 class Clock:
-    """Monotonic milliseconds that do not wrap, asked at least once in six days; and the time, as `unix` tells it."""
+    """Monotonic milliseconds without wrapping, if read at least once in six days; and the time of `unix`."""
 
     def __init__(self, unix: "Callable[[], int]" = unix_time) -> None:
         self._last = ticks_ms()
@@ -57,6 +57,6 @@ class Clock:
         return self._now
 
     def time(self) -> int:
-        """s since 1970, or 0: this board's clock is not set."""
+        """s since 1970, or 0 if the clock is not set."""
         now = int(self._unix())
         return now if CLOCK_SET <= now < CLOCK_END else 0

@@ -1,10 +1,10 @@
-"""The board as a destination: private queues into which others send, each message once and in order (sans I/O).
+"""The board as a destination: private queues that receive each message once and in order (sans I/O).
 
-A message is in the log before anything acknowledges it, until the application says that it has handled it, and then
-the FinalAck that is owed for it, until a session has acknowledged that. `mqqb.destination` decides. A sender, and the
-name by which it calls the queue, are a stream (B-099), whose counters become durable with the message (B-098). All
-queues are transactional (B-258). The node gives each UserMessage to `arrived`, makes the log durable and calls
-`settled`; only then does the session hear that the messages are stored. Times: `now` ms, `time` s since 1970 or 0.
+A message is in the log before it is acknowledged, until the application has handled it. Then the log keeps the FinalAck
+that is owed until a session has acknowledged the FinalAck. `mqqb.destination` decides. A sender and its name for the
+queue form a stream (B-099), whose counters become durable with the message (B-098). All queues are transactional
+(B-258). The node passes each UserMessage to `arrived`, makes the log durable and calls `settled`; then it tells the
+session that the messages are stored. Times: `now` ms, `time` s since 1970 or 0.
 """
 
 from array import array
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class InboxMessage:
-    """A message, as the application gets it.
+    """A message for the application.
 
     source: GUID of its sender, 16 bytes; message_id: the sender's number for it. sent_time: s since 1970 by the
-    sender's clock. again: it was handed out before, or may have been before a reset. packet: all of it.
+    sender's clock. again: it was, or may have been, handed out before. packet: the whole message.
     """
 
     def __init__(self, arrival: Arrival, packet: headers.UserMessage, again: bool) -> None:
@@ -49,21 +49,21 @@ class Inbox:
     """A private queue of this board. Made by Inboxes.open.
 
         async for message in inbox:
-            handle(message.body)  # asking for the next one says that this one is handled
+            handle(message.body)  # the next iteration takes this message
 
         message = inbox.get()     # without asyncio
         if message is not None:
             handle(message.body)
             inbox.take(message)
 
-    A message that was not taken, because handling it failed or the board was reset, comes again as the next one.
+    A message that was not taken, because its handler failed or the board was reset, comes again next.
     """
 
     def __init__(self, inboxes: "Inboxes", name: str, number: int) -> None:
         self.name = name
         self.number = number
-        self.waiting: "list[Arrival]" = []  # in order; the first may be with the application
-        self.restored = False  # the first one may have been with it before the reset
+        self.waiting: "list[Arrival]" = []  # in order; the application may have the first
+        self.restored = False  # the application may have had the first before the reset
         self._inboxes = inboxes
         self._given: "InboxMessage | None" = None
         self._event: "Any" = None
@@ -73,27 +73,27 @@ class Inbox:
         return len(self.waiting)
 
     def get(self) -> "InboxMessage | None":
-        """The oldest message that is not taken, or None; the same one until it is. Raises OutboxDamaged, OSError."""
+        """Return the oldest message until it is taken, or None. Raises OutboxDamaged, OSError."""
         given = self._given
         if given is not None:
             given.again = True
             return given
-        self._inboxes.check_deadlines()  # nobody may have polled for a while
+        self._inboxes.check_deadlines()  # poll may not have run for a while
         if self.waiting:
             arrival = self.waiting[0]
             given = self._given = InboxMessage(arrival, self._inboxes.read(arrival), self.restored)
         return given
 
     def take(self, message: InboxMessage) -> None:
-        """The application has handled this message: returns when it is durable that it never comes again.
+        """Remove a handled message; durable on return, so the message never comes again.
 
-        Raises ValueError if it is not the one that `get` gave; OutboxError: the file system refused, after a cut of
-        the power it may come again.
+        Raises ValueError if `get` did not return it last; OutboxError if the file system refuses: after a power cut the
+        message may come again.
         """
         self._end(message, confirm.ACK_RECEIVE)
 
     def reject(self, message: InboxMessage) -> None:
-        """The application does not want this message: its sender is told, class 0xC004 (B-342). Otherwise as `take`."""
+        """Reject a message: its sender gets class 0xC004 (B-342). Otherwise as `take`."""
         self._end(message, confirm.NACK_RECEIVE_REJECTED)
 
     def _end(self, message: InboxMessage, message_class: int) -> None:
@@ -106,7 +106,7 @@ class Inbox:
         self._inboxes.settle()
 
     def expired(self, time: int) -> "list[Arrival]":
-        """Take out what has waited for its TimeToBeReceived; not what the application has (B-341, B-407)."""
+        """Remove messages whose TimeToBeReceived has expired, except the application's (B-341, B-407)."""
         first = 1 if self._given is not None else 0
         over = [arrival for arrival in self.waiting[first:] if _expiry(arrival) <= time]
         if over:
@@ -115,7 +115,7 @@ class Inbox:
         return over
 
     def tell(self) -> None:
-        """Wake who waits for a message."""
+        """Wake a task that waits for a message."""
         if self._event is not None:
             self._event.set()
             self._event = None
@@ -124,7 +124,7 @@ class Inbox:
         return _Messages(self)
 
     async def arrived(self) -> None:
-        """Wait until there is a message. Raises OutboxError: the node is not started."""
+        """Wait for a message. Raises OutboxError: the node is not started."""
         from ordack.node import node
 
         if not self.waiting and not await node.await_start(self._inboxes):
@@ -136,7 +136,7 @@ class Inbox:
 
 
 class _Messages:
-    """One loop over an inbox. It takes only what it has handed out itself."""
+    """One loop over an inbox. It takes only messages that it returned itself."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -160,22 +160,21 @@ class _Messages:
 
 
 class Inboxes:
-    """All inboxes of a node, in its log; what waited at the last start is taken up.
+    """All inboxes of a node, in its log; messages of the last start are restored.
 
-    quota: (bytes, messages) that may wait here for the application; a message beyond it is refused with
-    NACK_Q_EXCEED_QUOTA. sources_max: streams remembered (B-435). `early_order_ack`: ms of quiet after which an OrderAck
-    goes out before the times of B-045 and B-047 ask for it; 0: never. `clock_skew`: s that a sender's clock may be
-    behind.
+    quota: (bytes, messages) that may wait for the application; a message beyond it is refused with NACK_Q_EXCEED_QUOTA.
+    sources_max: streams remembered (B-435). early_order_ack: ms of silence until an OrderAck leaves ahead of B-045 and
+    B-047; 0: never. clock_skew: s that a sender's clock may be behind.
     """
 
     def __init__(self, commits: "Commits", quota: "tuple[int, int]", sources_max: int = 32) -> None:
         self.inboxes: "list[Inbox]" = []
-        self.bytes = 0  # of what waits for the application, or is about to
+        self.bytes = 0  # waiting for the application, or about to
         self.messages = 0
         self.dropped = 0  # messages that are not transactional
         self.refused = 0
-        self.left = 0  # with their senders, for lack of room
-        self.forgotten = 0  # FinalAcks that nobody fetched
+        self.left = 0  # left with their senders: no room
+        self.forgotten = 0  # FinalAcks given up
         self.streams_forgotten = 0
         self._commits = commits
         self._outbox = commits.outbox
@@ -186,7 +185,7 @@ class Inboxes:
         self._sources: "list[Source]" = []
         self._unclaimed: "list[Arrival]" = []  # for inboxes that are not open
         self._pending: "list[Arrival]" = []  # not durable
-        self._due = compose.FOREVER  # no message that waits expires earlier
+        self._due = compose.FOREVER  # no waiting message expires earlier
         self.owed = owed.Owed(commits, self._sources)
         now = commits.clock.now()
         for logged in self._outbox.sources:
@@ -199,10 +198,10 @@ class Inboxes:
     # ---- for the application --------------------------------------------------------------------
 
     def open(self, name: str, number: int = 0) -> Inbox:
-        """The inbox of that name, for DIRECT=...\\private$\\name; with a number also for PRIVATE=<guid>\\number.
+        """Open the inbox for DIRECT=...\\private$\\name; with a number also for PRIVATE=<guid>\\number.
 
-        To be opened before the first session: what comes for a queue that is not open is refused. Raises ValueError
-        if the name or the number cannot be one, or belongs to another inbox.
+        Open it before the first session: messages for closed queues are refused. Raises ValueError if the name or
+        number is invalid, or belongs to another inbox.
         """
         names.check_queue(name)
         if not 0 <= number <= 0xFFFFFFFF:
@@ -226,7 +225,7 @@ class Inboxes:
         return inbox
 
     def read(self, arrival: Arrival) -> headers.UserMessage:
-        """A message that waits. Raises OutboxDamaged, OSError."""
+        """Return a waiting message. Raises OutboxDamaged, OSError."""
         packet = parse.parse(self._outbox.log.load(arrival))
         assert isinstance(packet, headers.UserMessage)
         return packet
@@ -234,11 +233,11 @@ class Inboxes:
     # ---- for the node -----------------------------------------------------------------------------
 
     def arrived(self, peer: "Peer", message: headers.UserMessage, raw: bytes, now: int) -> bool:
-        """Decide about a message that this peer's session has brought; raw: its packet. `settled` has to follow.
+        """Decide about a message from this peer's session; raw: its packet. `settled` must follow.
 
-        True: the log has no room for it, it is as if it had not come (B-285). Where only another stream has no place,
-        its message is left with its sender as one that is not in order (A-02), for it must not hold up others. Raises
-        OutboxError: the log has failed, the session is to be closed without an acknowledgement.
+        True: the log is full, and the message counts as not received (B-285). If only a new stream finds no room, its
+        message stays with the sender like one out of order (A-02), so that it does not block others. Raises
+        OutboxError: the log has failed; close the session without an acknowledgement.
         """
         transaction = message.transaction
         if transaction is None:
@@ -258,7 +257,7 @@ class Inboxes:
         before = len(self._pending)
         try:
             refusal = stream.decide(transaction, rejection, self, (peer, message, raw, source, stream, key))
-        except BaseException as error:  # for want of memory, too: what is not in the log was not accepted
+        except BaseException as error:  # MemoryError, too: a message that is not in the log was not accepted
             if len(self._pending) > before and self._pending[before].segment is None:
                 self._pending.pop()
             source = self._find(user.source_queue_manager, key)
@@ -275,7 +274,7 @@ class Inboxes:
         return False
 
     def settled(self) -> None:
-        """The log was made durable, or has failed to be, and has forgotten some messages, with their counters."""
+        """Deliver pending messages after a sync; drop those that a failed sync took back."""
         if not self._pending:
             return
         pending = self._pending
@@ -287,23 +286,23 @@ class Inboxes:
                 self._deliver(arrival)
 
     def next_packet(self, peer: "Peer", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
-        """What this peer is owed. Makes the log durable first if it has to. Raises OutboxDamaged, OSError."""
-        if self._pending:  # its session has died of something else
+        """Return this peer's next packet; make the log durable first if needed. Raises OutboxDamaged, OSError."""
+        if self._pending:  # left by a session that died
             if not self._commits.commit_now():
                 return None
             self.settled()
         return self.owed.next_packet(peer, now)
 
     def acknowledged(self, entries: "list[streams.Entry]") -> None:
-        """A session has acknowledged these for good."""
+        """Settle FinalAcks that a session has acknowledged for good."""
         self.owed.acknowledged(entries)
 
     def closed(self, peer: "Peer") -> None:
-        """A session has ended."""
+        """Handle the end of a session."""
         self.owed.closed(peer)
 
     def next_timeout(self, now: int) -> "int | None":
-        """When an OrderAck is due next. None: none is to come, or it waits for a session."""
+        """Return when the next OrderAck is due. None: none, or it waits for a session."""
         self.check_deadlines()
         due: "int | None" = None
         for source in self._sources:
@@ -315,7 +314,7 @@ class Inboxes:
     # ---- inside -----------------------------------------------------------------------------------
 
     def end(self, arrival: Arrival, message_class: int) -> None:
-        """A message leaves its inbox for the reason that the class says; its FinalAck is owed if one was asked for."""
+        """Remove a message from its inbox with the reason message_class; owe its FinalAck if requested."""
         record = arrival.record
         self._count(arrival, -1)
         if record[confirm.MARKS] & owed.ASKED:
@@ -328,7 +327,7 @@ class Inboxes:
             self.owed.gone(arrival)
 
     def settle(self) -> None:
-        """Make durable what the application has done. Raises OutboxError: the file system refuses, it is closed."""
+        """Make the application's changes durable. Raises OutboxError: file system refuses, node closed."""
         self._commits.check_open()
         self.owed.is_durable = self._commits.commit_now()
         if not self.owed.is_durable:
@@ -336,7 +335,7 @@ class Inboxes:
         self._commits.touch()
 
     def check_deadlines(self) -> None:
-        """End what has waited for its TimeToBeReceived (B-341)."""
+        """End messages whose TimeToBeReceived has expired (B-341)."""
         if self._due == compose.FOREVER:
             return
         time = self._commits.clock.time()
@@ -364,7 +363,7 @@ class Inboxes:
         return None
 
     def over_quota(self, arriving: "Any") -> int:
-        """As mqqb.destination.Storage asks."""
+        """Implement mqqb.destination.Storage."""
         size = len(arriving[2])
         if (
             self.bytes + size > self._quota[0]
@@ -375,12 +374,12 @@ class Inboxes:
         return 0
 
     def keep(self, arriving: "Any", rejection: int) -> str:
-        """As mqqb.destination.Storage asks: in the log. Raises OutboxError."""
+        """Implement mqqb.destination.Storage: log the message. Raises OutboxError."""
         key: str
         peer, message, raw, source, stream, key = arriving
         if rejection == confirm.NACK_BAD_DST_Q:
             self.refused += self.owed.refuse(raw, peer)
-            return key  # any text: the stream is to be as before
+            return key  # any text leaves the stream unchanged
         user = message.user
         transaction = message.transaction
         assert transaction is not None
@@ -394,7 +393,7 @@ class Inboxes:
         packet: "bytes | bytearray" = raw
         if rejection:
             packet = owed.beginning(raw)
-        if peer.remote_guid != guid:  # a router: it is kept in the place of the destination, which is here
+        if peer.remote_guid != guid:  # a router: replaces the destination's GUID, which is this board's
             packet = bytearray(packet)
             packet[core.USER_QUEUE_MANAGER_ADDRESS_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT + 16] = peer.remote_guid
         sent_time = user.fields[core.USER_SENT_TIME]
@@ -421,7 +420,7 @@ class Inboxes:
         return ""
 
     def _deliver(self, arrival: Arrival) -> None:
-        """It is durable: to its inbox, or its FinalAck to whom it is owed."""
+        """Deliver a durable arrival to its inbox, or owe its FinalAck."""
         if arrival.record[confirm.STATE] == log.TAKEN:
             self.owed.add(arrival)
             return
@@ -440,9 +439,9 @@ class Inboxes:
             self._due = expiry
 
     def _forget(self) -> None:
-        """Give up the FinalAck that waits longest for a peer that does not come: anybody can make more, and none must
-        keep others out. A positive one first: without it its sender does not know. Without a negative one it is wrong
-        after the next start; until then OrderAcks end below that message.
+        """Give up the oldest FinalAck for an absent peer: anybody can cause more, which must not block others. Positive
+        ones go first: their sender stays in doubt. Without a negative one the sender is wrong after the next start;
+        until then OrderAcks stop below its message.
         """
         waiting = [arrival for arrival in self.owed.final_acks if arrival.carrier is None and arrival.packet is None]
         if waiting:
@@ -459,9 +458,9 @@ class Inboxes:
         self.forgotten += 1
 
     def _place_for(self, guid: bytes, key: str) -> "LoggedSource":
-        """Where the log keeps another stream: where there is none yet, or else that of one which it forgets.
+        """Return a place in the log for another stream: a new one, or that of a forgotten stream.
 
-        Its FinalAcks, which nobody has fetched, go with it. Raises OutboxFull: none is to be forgotten.
+        Its unfetched FinalAcks go with it. Raises OutboxFull: no stream can be forgotten.
         """
         box = self._outbox
         if len(self._sources) < self._sources_max:
@@ -483,17 +482,17 @@ class Inboxes:
 
 
 def _expiry(arrival: Arrival) -> int:
-    """s since 1970 at which it is over, so that the second before is its last; FOREVER: never (B-402, A-43, C-51)."""
+    """Return the expiry in s since 1970, the first second after its life; FOREVER: never (B-402, A-43, C-51)."""
     record = arrival.record
     life = record[confirm.TTBR]
     return compose.FOREVER if life == compose.FOREVER else record[confirm.SENT_TIME] + life
 
 
 def _longest_quiet(sources: "list[Source]", arrivals: "list[Arrival]", pending: "list[Arrival]", latest: int) -> Source:
-    """The stream heard from longest ago, by its TimeStamp if not in this start; of those first that are owed nothing.
+    """Return the stream idle for longest, by TimeStamp if idle since the start; first those that owe nothing.
 
-    Not one of which a message waits here, a session is open, or something came after `latest`: its sender may lack its
-    OrderAck, and send again. Raises OutboxFull: there is no other.
+    Streams with a waiting message, an open session or a message after `latest` stay: their sender may lack an OrderAck
+    and resend. Raises OutboxFull if none is left.
     """
     owing = [one.source for one in arrivals]
     waits = log.RECEIVED
@@ -505,7 +504,7 @@ def _longest_quiet(sources: "list[Source]", arrivals: "list[Arrival]", pending: 
 
 
 def _key(user: headers.UserHeader, guid: bytes) -> str:
-    """The queue as its sender names it, in lower case; "" if it cannot be one of ours, the board's (B-264, A-38)."""
+    """Return the sender's name for the queue, in lower case; "" if it is not this board's (B-264, A-38)."""
     if user.queue_manager_address not in (names.NULL_GUID, guid):
         return ""
     name = user.destination_queue
@@ -517,7 +516,7 @@ def _key(user: headers.UserHeader, guid: bytes) -> str:
 
 
 def _is_legible(key: str) -> bool:
-    """Can the log keep this name, and give it back?"""
+    """Can the log store this name?"""
     size = 0
     for character in key:
         code = ord(character)

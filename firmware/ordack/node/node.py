@@ -1,14 +1,14 @@
-"""A board's own small queue manager, which sends from an outbox on flash and receives into inboxes (docs/api.md).
+"""A board's queue manager: sends from an outbox on flash and receives into inboxes (docs/api.md).
 
     node = Node("outbox")
     queue = node.queue("DIRECT=TCP:10.0.0.5\\\\private$\\\\line1")
-    message = queue.put(b"21.5")              # returns when it is on flash
-    node.wait(message.is_settled, 5000)       # or node.poll() now and then, or node.start() and `await queue.send(...)`
+    message = queue.put(b"21.5")              # on flash when it returns
+    node.wait(message.is_settled, 5000)       # or call node.poll() regularly, or node.start() and `await
+    queue.send(...)`
 
-No call but `wait` lasts longer than a few operations of the file system, whatever network and name servers do: a
-watchdog that is fed around them may be short. One session carries all queues of an address. Without an inbox, messages
-of others are dropped. The parts: `backlog`, what waits to be sent, `deadlines`, `outcomes` of messages, and `commits`,
-which makes all of it durable.
+No call except `wait` takes longer than a few file system operations, whatever networks and name servers do, so a short
+watchdog timeout is safe. One session carries all queues of an address. Without an inbox, received messages are dropped.
+The parts: `backlog` (messages to send), `deadlines`, `outcomes` of messages, and `commits`, which makes all durable.
 """
 
 import gc
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
     from ordack.node.tasks import Tasks
     from ordack.node.wait import Waiter
 
-LAZY_SYNC_MS = 60000  # marks of settlement are durable after that, if no message came: on LittleFS a sync is an erase
-_WRITE_BYTES_MAX = const(16384)  # that the outbox writes at once, if it may be less: again
+LAZY_SYNC_MS = 60000  # settlement marks become durable after this without a new message: on LittleFS a sync is an erase
+_WRITE_BYTES_MAX = const(16384)  # of the write buffer; at most heap / _WRITE_SHARE
 _WRITE_SHARE = const(128)
-_PLACE_BYTES = const(512)  # of heap for each message that waits, on 32 bits: a start needs so much, running the half
-_SESSION_BYTES = const(12288)  # for all else
+_PLACE_BYTES = const(512)  # of heap for each waiting message on 32 bits; a start needs all of it, running half
+_SESSION_BYTES = const(12288)  # for the rest of the node
 _PLACES_MIN = const(8)
-_HOLD_MAX = const(500)  # messages in memory, half of them under way
+_HOLD_MAX = const(500)  # messages in memory, half of them in flight
 _LARGE_HEAP = const(1048576)
-_MODULES_BYTES = const(24576)  # that these modules have of the heap
+_MODULES_BYTES = const(24576)  # of the heap, for these modules
 _CAPACITY_MIN = const(1024)
 _NAME_MAX = const(100)  # bytes
 TAKEN = "another Node has this outbox now: use that one"
 _CLOSED = const("this Node is closed: make a new one for its outbox")
 _NUMBERS = "capacity", "segment_size", "hold", "quota", "bytes of inbox_quota", "messages of inbox_quota"
-opened: "dict[Any, Node]" = {}  # by the place of its files, the Node that has opened them last
+opened: "dict[Any, Node]" = {}  # the last Node to open its files, by their place
 
 
 def _refuse(what: str, rule: str, value: object) -> None:
@@ -66,7 +66,7 @@ def _refuse(what: str, rule: str, value: object) -> None:
 def _check(
     connect: object, listen: object, name: object, accept: object, guid: object, inbox_quota: object, *numbers: object
 ) -> None:
-    """What these arguments of Node cannot be is said at once."""
+    """Raise ValueError for invalid arguments of Node."""
     for where, address in (("connect", connect), ("listen", listen)):
         if isinstance(address, (str, tuple, list)):
             host, port = address if isinstance(address, tuple) and len(address) == 2 else (None, None)
@@ -89,7 +89,7 @@ if not MICROPYTHON:
     import os
 
     def _forked() -> None:
-        """The outboxes of the parent are not this process's: both would write over each other."""
+        """Release the parent's outboxes: parent and child would overwrite each other."""
         for one in opened.values():
             one.give_way()
         opened.clear()
@@ -98,10 +98,10 @@ if not MICROPYTHON:
 
 
 class _Gone:
-    """What a Node has in place of its files when it is closed, or another one has opened them."""
+    """Replaces a Node's files after it is closed or another Node has opened them."""
 
     place = None
-    fixed = True  # close() has nothing to tidy
+    fixed = True  # close() then tidies nothing
 
     def close(self) -> None:
         """As Files.close."""
@@ -111,7 +111,7 @@ class _Gone:
 
 
 def _take_over(place: object) -> None:
-    """The Node that has the files there lets go of them. What it has accepted is durable, or it says so."""
+    """Make the Node that has these files release them, after a commit."""
     older = opened.pop(place, None)
     if older and place:
         try:
@@ -121,22 +121,22 @@ def _take_over(place: object) -> None:
 
 
 class Node:
-    """A board's queue manager. folder: of the outbox, made if it is missing. docs/api.md says more of the arguments.
+    """A board's queue manager. folder: of the outbox, created if missing. docs/api.md describes the arguments in full.
 
-    connect: (host, port) or a link through which everything goes; None: each queue's own address, port 1801. listen:
-    (host, port) where others connect. guid: 16 bytes; None: the outbox's, at first a new one. name: of this board, for
-    people, and the label of messages that have none. capacity, segment_size: see outbox.Outbox. hold: messages in
-    memory, half of them under way; None: as many as there is room for, at most 500. quota: bytes of the dead-letter
-    queue and of the journal, each; None: a quarter of capacity. inbox_quota: (bytes, messages) that wait in all
-    inboxes. confirmation: values of the confirmation process. accept: GUIDs of queue managers that take the place of
-    those that answered before. clock: s since 1970. random: floats from 0 up to 1. on_failed, on_stored, on_connection:
-    see outcomes.Notices. files: in place of folder.
+    connect: (host, port) or a link for all traffic; None: each queue's own address, port 1801. listen: (host, port) for
+    incoming connections. guid: 16 bytes; None: the outbox's, which starts with a new one. name: of this board, for
+    people, and the default label. capacity, segment_size: see outbox.Outbox. hold: messages in memory, half of them in
+    flight; None: as many as fit, at most 500. quota: bytes of the dead-letter queue and of the journal, each; None: a
+    quarter of capacity. inbox_quota: (bytes, messages) waiting in all inboxes. confirmation: settings of the
+    confirmation process. accept: GUIDs of queue managers that replace the ones that answered before. clock: s since
+    1970. random: floats from 0 up to 1. on_failed, on_stored, on_connection: see outcomes.Notices. files: instead of
+    folder.
 
-    A Node of this program that has the same outbox ends: what it is asked raises OutboxError from then on. Raises what
-    outbox.Outbox raises; ValueError for an argument, or a queue in the outbox, that cannot be.
+    An older Node of this program with the same outbox ends: its calls then raise OutboxError. Raises what outbox.Outbox
+    raises; ValueError for an invalid argument, or an invalid queue in the outbox.
     """
 
-    inboxes: "Inboxes | None" = None  # if there are any
+    inboxes: "Inboxes | None" = None  # if any
     _queues: "list[DestinationQueue]"
     _tasks: "Tasks | None" = None
     _waiter: "Waiter | None" = None
@@ -167,7 +167,7 @@ class Node:
         _check(connect, listen, name, accept, guid, inbox_quota or (0, 0), *numbers)
         self.accept = accept.upper()
         self.heap, free = _collect_often()  # bytes
-        _take_over(files.place if files else absolute(folder))  # before anybody looks at what is there
+        _take_over(files.place if files else absolute(folder))  # before the folder is read
         files = files or log.Files(folder)
         capacity = min(capacity, files.bytes_max or capacity)
         hold = hold or min(_places(free), _HOLD_MAX)
@@ -180,7 +180,7 @@ class Node:
             capacity,
             hold // 2,
             OutboxMessage,
-            2 * inbox_quota[1] + 32,  # as many again may have ended, while their acknowledgements are under way
+            2 * inbox_quota[1] + 32,  # twice, as ended ones stay until their acknowledgements have arrived
             _arrival,  # type: ignore[arg-type]
             min(self.heap // _WRITE_SHARE, _WRITE_BYTES_MAX),
             name,
@@ -205,42 +205,42 @@ class Node:
 
     @property
     def next_message_id(self) -> int:
-        """The MessageID that the next accepted message gets. They jump at each start, and count up after that."""
+        """The MessageID of the next accepted message. MessageIDs jump at each start, then count up."""
         return self.outbox.next_message_id
 
     @property
     def last_message_id(self) -> int:
-        """MessageID of the last message that was accepted, also before this start; 0: there was none.
+        """MessageID of the last accepted message, earlier starts included; 0: none.
 
-        After a restart it tells an application whether the send() that the power cut interrupted has counted.
+        After a restart it tells whether an interrupted send() was accepted.
         """
         return self.outbox.last_message_id
 
     @property
     def damage(self) -> "list[str]":
-        """What could not be read of the outbox as it was written, a sentence each: at the start, or since then."""
+        """Records of the outbox that could not be read, a sentence each."""
         return self.outbox.damage
 
     @property
     def waiting(self) -> int:
-        """Messages that are on their way: not stored at their destination, and not failed."""
+        """Messages in flight or waiting: neither stored at their destination nor failed."""
         return self.backlog.waiting()
 
     @property
     def error(self) -> "Exception | None":
-        """What has ended delivery."""
+        """The failure that ended delivery."""
         return self.commits.error
 
     @property
     def is_unheard(self) -> bool:
-        """Does nobody in the network answer, not even to refuse, although there is something to send?"""
+        """Does no peer answer, not even by refusing, although messages wait?"""
         peers = [peer for peer in self.peers.all if peer.address]
         return bool([peer for peer in peers if peer.is_unheard] and not [peer for peer in peers if peer.session])
 
     def queue(self, name: str) -> DestinationQueue:
-        """The queue of a direct format name, DIRECT=TCP:10.0.0.5\\private$\\line1. Raises ValueError for others.
+        """Return the queue of a direct format name, DIRECT=TCP:10.0.0.5\\private$\\line1. Raises ValueError for others.
 
-        Names differ by more than upper and lower case: one name is one stream (B-099).
+        Names are case-insensitive; one name is one stream (B-099).
         """
         for queue in self._queues:
             if queue.name.lower() == name.lower():
@@ -253,10 +253,10 @@ class Node:
         return self._add(self.outbox.queue(name, self.clock.time()))
 
     def inbox(self, name: str, number: int = 0) -> "Inbox":
-        """The private queue of that name here: others send to DIRECT=...\\private$\\name, and with a number also to
-        PRIVATE=<guid>\\number. To be opened before the first poll, or start, for what comes for others is refused.
+        """Open a private queue here, for DIRECT=...\\private$\\name, with a number also for PRIVATE=<guid>\\number.
+        Open it before the first poll or start: messages for unknown queues are refused.
 
-        From then on sessions are kept open. Raises ValueError: it cannot be the name or number, or is another's.
+        Sessions then stay open. Raises ValueError: name or number is invalid, or belongs to another inbox.
         """
         if self.inboxes is None:
             from ordack.node.inbox import Inboxes  # not before a program uses it
@@ -268,7 +268,7 @@ class Node:
         return self.inboxes.open(name, number)
 
     def find(self, message_id: int) -> "OutboxMessage | None":
-        """The message of that MessageID, also of an earlier life. None: it is not here any more, or never was."""
+        """Return the message with this MessageID, earlier starts included. None: gone or never here."""
         message = self.outcomes.in_memory(message_id)
         for queue in self._queues:
             if message is None:
@@ -282,15 +282,15 @@ class Node:
         return message
 
     def dead_letters(self) -> "list[OutboxMessage]":
-        """The transactional dead-letter queue: what failed, or may have; `conclusion` says which (B-391)."""
+        """Return the transactional dead letters: failed messages, or in doubt; see `conclusion` (B-391)."""
         return self._kept(confirm.X)
 
     def journal(self) -> "list[OutboxMessage]":
-        """The journal: messages sent with JP that are known to be received (B-393)."""
+        """Return the journal: messages sent with JP and known to be received (B-393)."""
         return self._kept(confirm.J)
 
     def read(self, message: OutboxMessage) -> "UserMessage":
-        """All of a message that is still in the outbox. A dead letter has the class of its failure (B-394).
+        """Return a message of the outbox with all headers. A dead letter has the class of its failure (B-394).
 
         Raises OutboxDamaged, OSError.
         """
@@ -308,18 +308,18 @@ class Node:
         return packet
 
     def take(self, message: OutboxMessage) -> None:
-        """Take a message out of the dead-letter queue or the journal: returns when that is durable.
+        """Remove a message from the dead-letter queue or the journal; durable on return.
 
-        Raises ValueError if it is in neither; OutboxError: the file system refused, after a cut it may be there again.
+        Raises ValueError if it is in neither; OutboxError if the file system refuses: after a power cut it may be back.
         """
         self.outcomes.let_go(message)
         self.commits.commit_now()
         self.commits.check_durable()
 
     def delete(self, message: OutboxMessage) -> None:
-        """Give up a message that is on its way: dead-lettered with JN, discarded without, class 0x8001 (C-29).
+        """Give up an unsettled message: dead-lettered with JN, else discarded, class 0x8001 (C-29).
 
-        Returns when that is durable. Raises ValueError if it has ended already; OutboxError as `take`.
+        Durable on return. Raises ValueError if the message has ended; OutboxError as `take`.
         """
         self.outcomes.give_up(message)
         self.commits.commit_now()
@@ -333,11 +333,10 @@ class Node:
         await self.close()
 
     def poll(self) -> int:
-        """Do everything that can be done now, then call back; ms until it wants to be called again at the latest, 0 to
-        TICK_MS.
+        """Do all work that is due, then run callbacks; return the ms until the next call is needed, 0 to TICK_MS.
 
-        It never waits: each peer reads and writes one buffer at most. Raises what makes going on impossible, as
-        OutboxDamaged; then every later call does, too. And what a callback has raised: that harms nothing here.
+        It never waits: each peer reads and writes one buffer at most. Raises errors that end delivery, such as
+        OutboxDamaged, at every later call, too. Also raises exceptions of callbacks, which do no harm here.
         """
         wait = self.work()
         notices = self.notices
@@ -360,7 +359,7 @@ class Node:
             now = self.clock.now()
             if commits.marked_at is not None and now - commits.marked_at >= LAZY_SYNC_MS:
                 commits.marked_at = now
-                commits.commit_now()  # no message has done it for a while: after a cut this saves a resend
+                commits.commit_now()  # without a new message; saves resends after a power cut
             wait = self.peers.poll(now)
             if self.inboxes is not None:
                 due = self.inboxes.next_timeout(now)
@@ -369,7 +368,7 @@ class Node:
             for queue in self._queues:
                 if has_memory and self.backlog.is_low(queue):
                     wait = 0
-        except MemoryError:  # nothing is lost by another attempt, when something else may have let go of some
+        except MemoryError:  # retry later: other code may free memory
             for peer in self.peers.all:
                 peer.reason = log.NO_MEMORY
             gc.collect()
@@ -378,11 +377,11 @@ class Node:
             commits.error = error
             self._fail(error)
             raise
-        commits.is_busy = False  # not after Ctrl-C: what that leaves half done is left to a new Node
+        commits.is_busy = False  # not after Ctrl-C: then a new Node must clean up
         return wait
 
     def wait(self, condition: "Callable[[], Any]", timeout_ms: "int | None" = None) -> bool:
-        """Poll until the condition holds; False: it did not within timeout_ms. Sleeps while there is nothing to do.
+        """Poll until the condition holds; False: not within timeout_ms. Sleeps while there is no work.
 
         Raises as `poll`.
         """
@@ -403,7 +402,7 @@ class Node:
         return True
 
     def start(self) -> None:
-        """Act on overdue deadlines (C-33), then begin to deliver, in a task of the running event loop."""
+        """Act on overdue deadlines (C-33), then start delivery in a task of the running event loop."""
         if self._tasks is not None:
             return
         from ordack.node.tasks import Tasks  # not before a program uses it
@@ -412,7 +411,7 @@ class Node:
         self._tasks = Tasks(self)
 
     async def run(self) -> None:
-        """Deliver until close(). Raises what makes going on impossible: OutboxDamaged, or a mistake in here."""
+        """Deliver until close(). Raises errors that end delivery: OutboxDamaged, or a defect."""
         self.start()
         assert self._tasks is not None
         await self._tasks.ended.wait()
@@ -420,14 +419,14 @@ class Node:
             raise self.error
 
     async def close(self) -> None:
-        """End all connections and let go of the files. What waits stays in the outbox; who awaits that is told."""
+        """Close all connections and files. Waiting messages stay in the outbox; tasks that await them get an error."""
         if self._tasks is not None:
             await self._tasks.close()
         self.close_now()
         self._fail(self.error or log.OutboxError(_CLOSED))
 
     def close_now(self) -> None:
-        """As `close`, of a node that was not started."""
+        """As `close`, for a node that was not started."""
         self.peers.close(self.clock.now())
         self.commits.commit_now()
         self.outbox.close()
@@ -439,7 +438,7 @@ class Node:
             del opened[place]
 
     def give_way(self) -> None:
-        """Another Node is about to open the same files: do nothing more, and say so to whoever waits."""
+        """Stop because another Node is about to open the same files, and tell waiting tasks."""
         written: "Any" = self.outbox.log
         written.files.close()
         written.files = _Gone()
@@ -447,7 +446,7 @@ class Node:
         self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Nothing can go on, for this reason: who waits for a message is told."""
+        """Tell all tasks that wait for a message that delivery has ended."""
         handles: "list[Any]" = self.outbox.handles()
         for message in handles + [one for queue in self._queues for one in queue.followed.values()]:
             message.failure = error
@@ -456,16 +455,16 @@ class Node:
     # ---- for queues and peers -------------------------------------------------------------------
 
     def commit_now(self) -> bool:
-        """Make durable what was accepted, at once. False: the file system refused, some of it was or nothing."""
+        """Make accepted messages durable now. False: the file system refused, and some messages may not be accepted."""
         return self.commits.commit_now()
 
     def touch(self) -> None:
-        """Something has changed: poll will be called soon."""
+        """Wake the task that polls, after a change."""
         if self._tasks is not None:
             self._tasks.wake()
 
     def leave(self, link: "Waitable") -> None:
-        """This link is about to be closed."""
+        """Release a link that is about to be closed."""
         if self._tasks is not None:
             self._tasks.leave(link)
         if self._waiter is not None:
@@ -492,8 +491,8 @@ def _arrival(number: int, record: "array[int]", source: "LoggedSource") -> "Arri
 
 
 async def await_start(owner: "Any") -> bool:
-    """Raises OutboxError: the node of these inboxes, or of this logged queue, is not started, and no other task starts
-    it at once. False: it was started before, and nothing has changed.
+    """Raise OutboxError if the owner's node is not started, and no other task is about to start it. False: it was
+    running before, and nothing has changed.
     """
     node = owner_of(owner)
     tasks = None if node is None else node._tasks  # noqa: SLF001 - of this module
@@ -508,7 +507,7 @@ async def await_start(owner: "Any") -> bool:
 
 
 def owner_of(part: "Any") -> "Node | None":
-    """The open Node that has these inboxes or this logged queue, or None."""
+    """Return the open Node of these inboxes or this logged queue, or None."""
     for node in opened.values():
         if part is node.inboxes or part in node.outbox.queues:
             return node
@@ -516,22 +515,22 @@ def owner_of(part: "Any") -> "Node | None":
 
 
 def _places(free: int) -> int:
-    """So many messages fit into so many free bytes, also at the next start, beside a session."""
+    """Return how many messages fit into free bytes beside a session, also at the next start."""
     wide = sys.maxsize >> 32 != 0  # 64 bits
     return max((free - (_SESSION_BYTES << wide)) // (_PLACE_BYTES << wide), _PLACES_MIN)
 
 
 def _collect_often() -> "tuple[int, int]":
-    """MicroPython's heap is never compacted: collect before what stays is spread thinly over all of it.
+    """Let MicroPython collect often, before objects that stay are scattered over the heap, which is never compacted.
 
-    Else a list that grows finds no room although most of the heap is free. An application's own threshold is kept.
-    Returns the bytes of it that these modules or nobody has, and how many are free.
+    Otherwise a growing list finds no room although most of the heap is free. An application's own threshold is kept.
+    Returns the heap bytes of these modules and free ones, and the free bytes.
     """
     heap: "Any" = gc
     if not MICROPYTHON:
         return 1 << 30, 1 << 30
     gc.collect()
-    free: int = heap.mem_free()  # which looks at all of it
+    free: int = heap.mem_free()  # scans the whole heap
     if heap.threshold() == -1:
-        heap.threshold(free // (4 if free > _LARGE_HEAP else 6))  # the whole heap is looked at each time
+        heap.threshold(free // (4 if free > _LARGE_HEAP else 6))  # each collection scans the whole heap
     return free + _MODULES_BYTES, free

@@ -1,10 +1,10 @@
-"""What becomes of each message: what acknowledgements say of it, what is kept when it has ended, whom the node tells.
+"""The outcomes of messages: acknowledgements, kept copies, and notices to the application.
 
 mqqb.confirm decides. Dead-lettered and journaled messages stay in the outbox until the application takes them.
 
-Each queue manager measures TTRQ and TTBR from SentTime by its own clock, so this board's must be right. While it is not
-set (below CLOCK_SET) nothing expires here, and what was accepted then goes out without limits. T0 of such a message is
-the moment in which the clock becomes known: it may live longer than it was told, never shorter.
+Each queue manager measures TTRQ and TTBR from SentTime by its own clock, so this board's clock must be right. While it
+is not set (below CLOCK_SET), nothing expires here, and messages accepted then are sent without limits. Their T0 is the
+moment when the clock is set: such a message may live longer than requested, never shorter.
 """
 
 from array import array
@@ -28,15 +28,15 @@ _SPARES_MAX = const(64)
 
 
 class Notices:
-    """The application's callbacks, each of them or None. They run one after the other, in order, never in the middle of
-    something else, and may send, take and delete messages. A message that has failed stays in the log until `on_failed`
-    has returned: whatever happens before, it is told again.
+    """The application's callbacks, each optional. They run in order, one at a time, never inside other work, and may
+    send, take and delete messages. A failed message stays in the log until `on_failed` has returned: after a power cut
+    it is reported again.
 
-    on_failed(message): it was dead-lettered or discarded. on_stored(message): its destination has it, in order.
-    on_connection(peer, reason): a session with that peer has begun (""), or has ended or cannot begin, for that reason.
+    on_failed(message): dead-lettered or discarded. on_stored(message): stored at its destination, in order.
+    on_connection(peer, reason): a session has begun (""), or has ended or cannot begin, with the reason.
 
-    `due`: what is to be told. `is_telling`: a callback is running. `error`: what one has raised; nothing more is told
-    until somebody takes it.
+    due: pending notices. is_telling: a callback is running. error: an exception of a callback; no more notices until it
+    is taken.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Notices:
         self.due: "list[tuple[Any, tuple[Any, ...], OutboxMessage | None]]" = []
 
     def failed(self, one: "OutboxMessage") -> None:
-        """A message has failed, what becomes of it stands in its record: which is logged after this."""
+        """Report a failed message; its record has the outcome and is logged afterwards."""
         if self._on_failed is not None:
             record = one.record
             goes = record[confirm.STATE] == confirm.GONE
@@ -64,7 +64,7 @@ class Notices:
             self.due.append((self._on_failed, (one,), one))
 
     def restored(self, one: "OutboxMessage") -> None:
-        """The start has found a message in the log that has failed; was that told?"""
+        """Report a failed message found at the start, if it was not reported."""
         if one.record[confirm.MARKS] & log.UNTOLD:
             if self._on_failed is None:
                 self._told(one)
@@ -72,17 +72,17 @@ class Notices:
                 self.due.append((self._on_failed, (one,), one))
 
     def stored(self, one: "OutboxMessage") -> None:
-        """A message is stored at its destination."""
+        """Report a message stored at its destination."""
         if self._on_stored is not None:
             self.due.append((self._on_stored, (one,), None))
 
     def connection(self, peer: "Any", reason: str) -> None:
-        """The session with a peer has begun (""), or there is none for that reason."""
+        """Report the begin of a session (""), or why there is none."""
         if self._on_connection is not None:
             self.due.append((self._on_connection, (peer, reason), None))
 
     def deliver(self) -> bool:
-        """Call back, unless this is called from a callback. Was anything told?"""
+        """Run callbacks, unless called from a callback; return whether any ran."""
         if self.is_telling or not self.due or self.error is not None:
             return False
         self.is_telling = True
@@ -94,7 +94,7 @@ class Notices:
                     if hasattr(result, "send"):
                         result.close()
                         raise ValueError("a callback is an asyncio function: let it create a task")
-                except Exception as error:  # noqa: BLE001 - the application's, for whom the owner takes it
+                except Exception as error:  # noqa: BLE001 - the application's error, raised to the owner
                     self.error = error
                 self._told(one)
         finally:
@@ -102,7 +102,7 @@ class Notices:
         return True
 
     def report(self) -> None:
-        """Give what a callback has raised to the exception handler of the event loop."""
+        """Pass a callback's exception to the exception handler of the event loop."""
         if self.error is not None:
             import asyncio  # not before a program uses it
 
@@ -111,8 +111,8 @@ class Notices:
             asyncio.get_event_loop().call_exception_handler(context)
 
     def _told(self, one: "OutboxMessage | None") -> None:
-        """Nothing keeps a message any more that stayed only to be told."""
-        if one is None or one.segment is None:  # the application has taken it
+        """Release a message that stayed only to be reported."""
+        if one is None or one.segment is None:  # taken by the application
             return
         record = one.record
         marks = record[confirm.MARKS]
@@ -123,10 +123,10 @@ class Notices:
 
 
 class Outcomes:
-    """What is known of the messages of these queues (mqqb.confirm.Storage).
+    """The outcomes of these queues' messages (mqqb.confirm.Storage).
 
     settings: of the confirmation process. quota: (bytes, messages) of the dead-letter queue and of the journal, each;
-    copies beyond it are discarded (C-37). peers: those which are told why they failed. `notices`: who tells.
+    further copies are discarded (C-37). peers: get the reason of failures. notices: reports to the application.
     """
 
     def __init__(
@@ -147,24 +147,24 @@ class Outcomes:
         self._quota = quota
         self._process = confirm.Confirmation(array("I", bytes(4 * confirm.RECORD_WORDS)), settings)
         self._kept = {confirm.X: [0, 0], confirm.J: [0, 0]}  # bytes, messages
-        # What an acknowledgement says, until it is noted: for want of memory it may have to be tried again.
+        # An acknowledgement not yet noted: after a MemoryError it is tried again.
         self._answered: "list[streams.Entry] | None" = None
         self._answer = 0  # the class
-        # Classes of the last messages that have ended with one, once there are any of which only the flash knows.
+        # Classes of the last messages that ended with one, once any message is on flash only.
         self._classes: "dict[int, int] | None" = None
-        self._forgotten = False  # some of them
-        self._spare: "streams.Entry | None" = None  # an entry that nothing needs any more; its key is the next such one
+        self._forgotten = False  # some classes
+        self._spare: "streams.Entry | None" = None  # an unused entry; its key is the next one
         self._spares = 0
 
     # ---- what is known --------------------------------------------------------------------------
 
     def of(self, message: "Any") -> confirm.Confirmation:
-        """The confirmation process of a message, until this is called for another one."""
+        """Return the confirmation process of a message, valid until the next call."""
         self._process.record = message.record
         return self._process
 
     def in_memory(self, message_id: int) -> "OutboxMessage | None":
-        """The message of that MessageID, without a look at what is on the flash only."""
+        """Return the message with this MessageID if it is in memory."""
         for handle in self._commits.outbox.handles():
             if handle.message_id == message_id:
                 message: "OutboxMessage" = handle  # type: ignore[assignment]
@@ -172,14 +172,14 @@ class Outcomes:
         return None
 
     def remember(self) -> None:
-        """From now on remember the last classes: there are messages of which only the flash knows."""
+        """Remember the last classes from now on, because a message is on flash only."""
         if self._classes is None:
             self._classes = {}
 
     def remembered(self, message_id: int) -> int:
-        """The class with which a message has ended that nobody has followed; 0: it is stored at its destination.
+        """Return the class with which an unfollowed message has ended; 0: stored at its destination.
 
-        Raises OutboxError: that is not known any more.
+        Raises OutboxError if the class is forgotten.
         """
         classes = self._classes or {}
         missing = self._commits.outbox.log.missing
@@ -188,7 +188,7 @@ class Outcomes:
         return classes.get(message_id, 0)
 
     def restored(self, message: "Any") -> bool:
-        """The start has found a message in the log. Is it on no way any more, but kept?"""
+        """Account for a message found in the log; return whether it is a kept copy."""
         kept = self._kept.get(message.record[confirm.STATE])
         if kept is None:
             return False
@@ -199,7 +199,7 @@ class Outcomes:
         return True
 
     def spare(self) -> "streams.Entry | None":
-        """An entry that nothing needs any more, to be used again."""
+        """Return an unused entry, if any."""
         spare = self._spare
         if spare is not None:
             self._spare = spare.key  # type: ignore[assignment]
@@ -207,7 +207,7 @@ class Outcomes:
         return spare
 
     def forget_spares(self) -> None:
-        """Memory has run out: those entries are memory, too."""
+        """Free the unused entries, because memory has run out."""
         self._spare = None
         self._spares = 0
 
@@ -216,20 +216,20 @@ class Outcomes:
     def received(
         self, packet: "UserMessage | connection.OrderAck | FinalAck", of_peer: "Sequence[confirm.SourceQueue]" = ()
     ) -> None:
-        """Take what a peer sent. What has to be durable before it is acknowledged sets must_commit (B-098).
+        """Apply a packet of a peer. Effects that must be durable before the acknowledgement set must_commit (B-098).
 
         of_peer: the queues whose messages go to that peer.
         """
         commits = self._commits
         now = commits.clock.now()
         if isinstance(packet, connection.OrderAck):
-            self.settle()  # else what the streams say now would take its place
+            self.settle()  # else newer answers of the streams would replace it
             if not confirm.order_ack(self, packet.body, self._queues, now):
-                from mqqb import lives  # a board seldom needs it
+                from mqqb import lives  # rarely needed
 
                 lives.explain(self, packet.body, self._queues, of_peer, now)
             return
-        from mqqb.headers import FinalAck  # not before something else than an OrderAck comes
+        from mqqb.headers import FinalAck  # not before a packet other than an OrderAck comes
 
         if isinstance(packet, FinalAck):
             if packet.body.source_guid == commits.guid:
@@ -239,8 +239,8 @@ class Outcomes:
             commits.stats.dropped += 1
 
     def _recall(self, body: "FinalAckBody") -> None:
-        """A FinalAck names what may be on the flash only: its stream has that again. After a cut of the power it may be
-        what was sent and waits to be sent again.
+        """Load a message that a FinalAck names and that may be on flash only into its stream. After a power cut it may
+        have been sent and wait to be resent.
         """
         message_id = body.fields[core.ACK_MESSAGE_ID]
         where = body.tx_sequence_id, body.fields[core.ACK_NUMBER]
@@ -264,7 +264,7 @@ class Outcomes:
     def _found(
         self, queue: "DestinationQueue", message_id: int, where: "tuple[int, int] | None" = None
     ) -> "OutboxMessage | None":
-        """Take a message from the flash, for it is about to end. None: it is not there."""
+        """Load a message that is about to end from flash. None: not there."""
         restored = self._commits.outbox.flash_only.find(queue.logged, message_id, where)
         if restored is None:
             return None
@@ -272,7 +272,7 @@ class Outcomes:
         return message
 
     def take(self, queue: "DestinationQueue", restored: "Restored") -> "Any":
-        """A message that was found on the flash is in memory from now on, for it is about to end."""
+        """Take a message found on flash into memory, because it is about to end."""
         outbox = self._commits.outbox
         outbox.flash_only.attach(restored)
         queue.hand_over(restored)
@@ -285,7 +285,7 @@ class Outcomes:
         return message
 
     def answer(self, queue: "DestinationQueue", entries: "list[streams.Entry]", message_class: int) -> None:
-        """As mqqb.confirm.Storage asks."""
+        """Implement mqqb.confirm.Storage."""
         self._answered = entries
         self._answer = message_class
         if message_class:
@@ -295,7 +295,7 @@ class Outcomes:
         if entries and entries[-1].tx_sequence_id < queue.stream.tx_sequence_id:
             if len(self.strangers) > 8:
                 self.strangers.clear()
-            # It was begun here, so a late OrderAck for it tells of no other life: it never counts as heard before.
+            # Begun here: a late OrderAck for it is no sign of another life, so it never counts as heard before.
             self.strangers[entries[-1].tx_sequence_id] = 1 << 62
         table = queue.stream.table
         if (
@@ -304,7 +304,7 @@ class Outcomes:
             and not message_class
             and entries[-1].tx_sequence_id < table[0].tx_sequence_id < table[-1].tx_sequence_id
         ):
-            from ordack.node.storage.renumber import renumber  # not before there is need of it
+            from ordack.node.storage.renumber import renumber  # not before it is needed
 
             try:
                 renumber(self._commits, queue)
@@ -312,7 +312,7 @@ class Outcomes:
                 pass  # each sequence waits for its OrderAck
 
     def outrun(self, time_stamp: int, queue: "DestinationQueue | None") -> None:
-        """As mqqb.confirm.Storage asks; whoever asks is told why."""
+        """Implement mqqb.confirm.Storage; peers get the reason."""
         queues = self._queues if queue is None else [queue]
         if time_stamp >= clock.CLOCK_END:
             return
@@ -327,14 +327,14 @@ class Outcomes:
             peer.reason = log.AHEAD
 
     def came_late(self, message_id: int, message_class: int) -> None:
-        """As mqqb.confirm.Storage asks."""
+        """Implement mqqb.confirm.Storage."""
         self._commits.must_commit = True  # its end may not be durable yet
         message = self.in_memory(message_id)
         if message is not None and message.record[confirm.STATE] == confirm.X:
             self._commits.stats.late += message_class == confirm.ACK_RECEIVE  # C-34
 
     def settle(self) -> None:
-        """Note what an acknowledgement says, if some of that is left to do: memory may run out before it is done."""
+        """Note the rest of an acknowledgement; a MemoryError may have interrupted it."""
         answered = self._answered
         if answered is None:
             return
@@ -344,7 +344,7 @@ class Outcomes:
         for entry in answered:
             message = entry.key
             if message.segment is None:
-                continue  # done before memory ran out
+                continue  # done before the MemoryError
             confirmation = self.of(message)
             before = confirmation.record[confirm.STATE]
             if message_class:
@@ -373,7 +373,7 @@ class Outcomes:
                     self._spares += 1
 
     def _leave(self, message: "OutboxMessage") -> None:
-        """A message is on the flash only from now on. Who waits for it keeps its handle."""
+        """Leave a message on flash only. Tasks that wait for it keep its handle."""
         queue = self._queues[message.queue.index]  # type: ignore[union-attr]
         self.remember()
         if message.event is not None:
@@ -383,7 +383,7 @@ class Outcomes:
     # ---- what has ended -------------------------------------------------------------------------
 
     def count(self, message: "Any", before: int, action: int) -> None:
-        """An event has led a message out of its stream: state before, what confirm asks for. `tell` follows."""
+        """Count an event that removed a message from its stream: state before, confirm's action; then `tell`."""
         record = message.record
         message_class = record[confirm.CLASS]
         commits = self._commits
@@ -408,8 +408,8 @@ class Outcomes:
                 kept[1] += 1
 
     def tell(self, messages: "list[Any]") -> None:
-        """Log what has become of messages, and tell whom it concerns."""
-        for message in messages:  # all, before anybody is told of one and asks for another
+        """Log the outcomes of messages, and notify the application."""
+        for message in messages:  # all, before a callback asks for another one
             message_class = message.record[confirm.CLASS]
             if message_class not in (0, confirm.ACK_RECEIVE):
                 self.notices.failed(message)
@@ -423,7 +423,7 @@ class Outcomes:
             message.tell()
 
     def let_go(self, message: "OutboxMessage") -> None:
-        """A kept message leaves the outbox. Raises ValueError if it is not kept; as Commits.check_open."""
+        """Release a kept message. Raises ValueError if it is not kept; as Commits.check_open."""
         self._commits.check_open()
         message = message.known()
         record = message.record
@@ -435,10 +435,10 @@ class Outcomes:
         kept[1] -= 1
         record[confirm.STATE] = confirm.GONE
         self._commits.log([message])
-        record[confirm.STATE] = state  # what may be concluded of it stays
+        record[confirm.STATE] = state  # its conclusion stays
 
     def give_up(self, message: "OutboxMessage") -> None:
-        """A message on its way is given up (C-29). Raises ValueError if it is on none; as Commits.check_open."""
+        """Give up an unsettled message (C-29). Raises ValueError if it is settled; as Commits.check_open."""
         self._commits.check_open()
         self._commits.commit_now()
         message = message.known()

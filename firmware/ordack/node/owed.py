@@ -1,10 +1,9 @@
-"""What the board owes to those who send to it: FinalAcks in order, and OrderAcks that are due (behaviour.md 15 and 19).
+"""Acknowledgements that the board owes: FinalAcks in order, and due OrderAcks (behaviour.md 15 and 19).
 
-* A FinalAck is in the log, in place of its message, until a session has acknowledged it.
-* No OrderAck goes to a sender unless the FinalAcks of what it covers, and was refused (too late, quota, secured), are
-  on the wire in front, or on the peer's disk.
-* A message for a queue that is not here gets a FinalAck each time it comes, and leaves no trace: nothing acknowledges
-  that.
+* A FinalAck replaces its message in the log until a session has acknowledged it.
+* An OrderAck leaves only after the FinalAcks of the messages that it covers and that were refused (too late, quota,
+  secured): these are on the wire before it, or on the peer's disk.
+* A message for an unknown queue gets a FinalAck each time it comes, without a trace in the log: no OrderAck covers it.
 """
 
 import struct
@@ -21,42 +20,42 @@ if TYPE_CHECKING:
     from ordack.node.backlog import Commits
     from ordack.node.talk.peer import Peer
 
-REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing
-QUIET = const(86400000)  # ms for which a stream says nothing that may be forgotten: who sends again does it sooner
+REFUSALS_MAX = 16  # waiting FinalAcks for messages without a record in the log
+QUIET = const(86400000)  # ms of silence before a stream may be forgotten; a resend comes sooner
 ASKED = const(1)  # MARKS of an arrival: its sender wants a FinalAck (B-116)
-# MessageIDs of acknowledgements, so that a router between tells them apart; those of messages count up from 1.
+# MessageIDs of acknowledgements, distinct for routers; those of messages count up from 1.
 _FINAL_ACK_IDS = const(0x80000000)
 _REFUSAL_IDS = const(0xA0000000)
 _ORDER_ACK_IDS = const(0xC0000000)
 
 
 class Arrival(sources.Arrival):
-    """A message in an inbox (log.RECEIVED), or what is left of it (log.TAKEN): a FinalAck that is owed.
+    """A message in an inbox (log.RECEIVED), or the FinalAck owed for it (log.TAKEN).
 
-    `carrier`: the peer whose session it is under way on. `peer`: GUID of the queue manager that the message came from,
-    None after a start until it is looked up. `packet`: the beginning of the message, where the log has nothing of it.
+    carrier: the peer whose session carries the FinalAck. peer: GUID of the queue manager that delivered the message;
+    None after a start until it is read. packet: the beginning of a message without a record in the log.
     """
 
-    # Of the class, until an arrival differs: one that waits takes less memory so.
+    # Class attributes until they differ: a waiting arrival takes less memory so.
     carrier: "Peer | None" = None
     peer: "bytes | None" = None
     packet: "bytes | None" = None
 
 
 class Source:
-    """One stream from a sender to a queue. `carrier`: the peer whose session brought its last message, `heard` then."""
+    """One stream from a sender to a queue. carrier: the peer of its last message; heard: the time of that message."""
 
     def __init__(self, logged: sources.LoggedSource, stream: IncomingStream) -> None:
         self.logged = logged
         self.stream = stream
-        self.heard = -QUIET  # not in this start
+        self.heard = -QUIET  # not since the start
         self.carrier: "Peer | None" = None
 
 
 class Owed:
-    """The acknowledgements that go to the senders of these sources.
+    """The acknowledgements owed to the senders of these sources.
 
-    `final_acks`: those that are owed, oldest first. `is_durable`: and so are they, in the log.
+    final_acks: oldest first. is_durable: the log has them durably.
     """
 
     def __init__(self, commits: "Commits", sources: "list[Source]") -> None:
@@ -65,29 +64,29 @@ class Owed:
         self._commits = commits
         self._sources = sources
         self._unsent = 0  # FinalAcks that no session carries
-        # Sent, and refusals made, for their MessageIDs. They begin anywhere: a start that logs nothing is not counted.
+        # Counters for MessageIDs. They begin at random, since a start that logs nothing is not counted.
         self._order_acks, self._refusals = struct.unpack("<HH", log.jump(4))
 
     def add(self, arrival: Arrival) -> None:
-        """A FinalAck is owed for this one."""
+        """Owe the FinalAck of this arrival."""
         self.final_acks.append(arrival)
         self._unsent += 1
 
     def remove(self, arrival: Arrival) -> None:
-        """This FinalAck, which no session carries, is given up."""
+        """Give up a FinalAck that no session carries."""
         self.final_acks.remove(arrival)
         self._unsent -= 1
         self.gone(arrival)
 
     def gone(self, arrival: Arrival) -> None:
-        """Nothing of it is needed any more."""
+        """Release an arrival that is no longer needed."""
         arrival.record[confirm.STATE] = confirm.GONE
         self._commits.log([arrival])
 
     def refuse(self, raw: bytes, peer: "Peer") -> bool:
-        """Answer a message for a queue that is not here (B-256). Nothing of this is durable, or needs to be.
+        """Owe a FinalAck for a message to an unknown queue (B-256), without a durable record.
 
-        False: that is owed already, the message has come again.
+        False: it is already owed; the message is a resend.
         """
         packet = beginning(raw)
         count = 0
@@ -102,7 +101,7 @@ class Owed:
                 ):
                     return False
         if count >= REFUSALS_MAX:
-            return True  # it comes again
+            return True  # its sender resends it
         self._refusals += 1
         arrival = Arrival(
             self._refusals,
@@ -115,9 +114,9 @@ class Owed:
         return True
 
     def next_packet(self, peer: "Peer", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
-        """What this peer is owed: FinalAcks in order, then OrderAcks that are due. (entry, packet, recoverable).
+        """Return (entry, packet, recoverable) for this peer: FinalAcks in order, then due OrderAcks.
 
-        Makes the log durable first if it has to. Raises OutboxDamaged, OSError.
+        Makes the log durable first if needed. Raises OutboxDamaged, OSError.
         """
         if self._unsent:
             if not self.is_durable:
@@ -127,7 +126,7 @@ class Owed:
                     if arrival.carrier is None and self._peer_of(arrival) == peer.remote_guid:
                         packet = self._final_ack(arrival, peer)
                         self._unsent -= 1
-                        if arrival.packet is not None:  # if it is lost, the message comes again
+                        if arrival.packet is not None:  # if it is lost, the message is resent
                             self.final_acks.remove(arrival)
                             return None, packet, True
                         arrival.carrier = peer
@@ -141,7 +140,7 @@ class Owed:
         return None
 
     def acknowledged(self, entries: "list[streams.Entry]") -> None:
-        """A session has acknowledged these for good: FinalAcks among them are on the peer's disk."""
+        """Settle FinalAcks that a session has acknowledged: they are on the peer's disk."""
         for entry in entries:
             arrival: "Any" = entry.key
             if isinstance(arrival, Arrival):
@@ -150,7 +149,7 @@ class Owed:
                 self.gone(arrival)
 
     def closed(self, peer: "Peer") -> None:
-        """A session has ended: what it carried goes to another one."""
+        """Release the FinalAcks and sources of a closed session."""
         for arrival in self.final_acks:
             if arrival.carrier is peer:
                 arrival.carrier = None
@@ -162,7 +161,7 @@ class Owed:
     # ---- inside -----------------------------------------------------------------------------------
 
     def _may_acknowledge(self, source: Source, peer: "Peer") -> bool:
-        """Does an OrderAck of this stream go to this peer, and behind all refusals that it covers?"""
+        """May the stream's OrderAck go to this peer now, after all refusals that it covers?"""
         if source.carrier is not peer and (source.carrier is not None or source.logged.guid != peer.remote_guid):
             return False
         rejecting = [
@@ -173,7 +172,7 @@ class Owed:
         return may_acknowledge(rejecting, peer)
 
     def _peer_of(self, arrival: Arrival) -> bytes:
-        """Who brought this arrival: its sender, or the router that stands in its packet."""
+        """Return the GUID of the arrival's sender, or of the router noted in its packet."""
         if arrival.peer is None:
             packet = self._commits.outbox.log.load(arrival)
             peer = bytes(packet[core.USER_QUEUE_MANAGER_ADDRESS_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT + 16])
@@ -222,18 +221,18 @@ class Owed:
 
 
 def beginning(raw: bytes) -> bytes:
-    """So much of a packet as its FinalAck is made from."""
+    """Return the part of a packet that its FinalAck needs."""
     return bytes(raw[: parse.transaction_offset(raw) + core.TRANSACTION_HEADER_SIZE])
 
 
 def sequence(packet: "bytes | bytearray | memoryview") -> "tuple[int, ...]":
-    """The words of its TransactionHeader."""
+    """Return the words of the packet's TransactionHeader."""
     return struct.unpack_from("<IIIII", packet, parse.transaction_offset(packet))
 
 
 def _way_to(peer: "Peer", source: bytes) -> "tuple[names.QueueName, bytes]":
-    """Destination and QueueManagerAddress of an acknowledgement that goes to this peer: by its address if that is one,
-    and the source's."""
+    """Return destination and QueueManagerAddress of an acknowledgement: by the peer's IP address if the peer is the
+    source, else by the source's GUID."""
     address = peer.address
     direct = peer.session is not None and peer.session.direct_format_session and source == peer.remote_guid
     return acks.to_source(source, address if direct and not address.strip("0123456789.") else "")

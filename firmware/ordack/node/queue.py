@@ -1,4 +1,4 @@
-"""A destination queue as an application has it, and the messages that it accepts: packets, and what becomes of them."""
+"""A destination queue for an application, its accepted messages, and their packets."""
 
 import struct
 from array import array
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from ordack.node.storage.log import LoggedQueue
     from ordack.node.talk.peer import Peer
 
-_CACHE_BYTES = const(1048576)  # of packets that are kept in memory until they are sent, at most, and
-_CACHE_SHARE = const(32)  # of the heap, one part in so many
+_CACHE_BYTES = const(1048576)  # of packets kept in memory until sent: at most this, and
+_CACHE_SHARE = const(32)  # this share of the heap
 
 
 class OutboxMessage(log.Stored):
-    """A message on its way, or kept in the dead-letter queue or the journal.
+    """A message to be delivered, or kept in the dead-letter queue or the journal.
 
-    `error`: what kept it from being accepted. `failure`: what ended delivery while it was on its way. One that waits on
-    the flash only, behind many others, is not known to the node any more until somebody asks.
+    error: why it was not accepted. failure: what ended delivery before its end. The node forgets a message that waits
+    on flash only, behind many others, until the application asks about it.
     """
 
-    # Of the class, until a message differs: one that waits takes less memory so.
-    twin: "OutboxMessage | None" = None  # the handle by which the node knows it
-    elsewhere: "DestinationQueue | None" = None  # who knows of it while it waits on the flash only
+    # Class attributes until they differ: a waiting message takes less memory so.
+    twin: "OutboxMessage | None" = None  # the node's handle of the message
+    elsewhere: "DestinationQueue | None" = None  # its queue, while it is on flash only
     error: "Exception | None" = None
     event: "asyncio.Event | None" = None
     failure: "Exception | None" = None
-    packet: "bytearray | None" = None  # it, until it is sent for the first time, if there is room in memory
+    packet: "bytearray | None" = None  # kept until the first transmission if memory allows
 
     def conclusion(self) -> confirm.Conclusion:
-        """What may be said of it now (C-80 to C-87). The deadline is None when the node is closed, too."""
+        """Return the known outcome (C-80 to C-87). The deadline is None after the node is closed."""
         from ordack.node import node
 
         record = self.current()
@@ -53,7 +53,7 @@ class OutboxMessage(log.Stored):
 
     @property
     def reason(self) -> str:
-        """Why it has failed, and the commands that help if there are any. Of no meaning before it has failed."""
+        """The cause of a failure, with commands that help if any. Meaningless before the failure."""
         known = self.known()
         message_class = known.record[confirm.CLASS]
         text = "class 0x{1:04X}"
@@ -62,11 +62,11 @@ class OutboxMessage(log.Stored):
         return text.format(known.queue.name.split("\\")[-1], message_class)  # type: ignore[union-attr]
 
     def is_settled(self) -> bool:
-        """Is it known whether it is stored at the destination?"""
+        """Is it known whether the destination has stored the message?"""
         return self.current()[confirm.STATE] not in (confirm.Q, confirm.S)
 
     def is_stored(self) -> bool:
-        """Does the destination have it, once and in order (OrderAck)?"""
+        """Does the destination have the message, once and in order (OrderAck)?"""
         message_class = self.current()[confirm.CLASS]
         if message_class & confirm.CLASS_NEGATIVE:
             return (
@@ -76,39 +76,39 @@ class OutboxMessage(log.Stored):
         return self.is_settled()
 
     def is_received(self) -> bool:
-        """Is it known that an application there has received it (positive FinalAck)?"""
+        """Is an application at the destination known to have received the message (positive FinalAck)?"""
         return self.current()[confirm.CLASS] == confirm.ACK_RECEIVE
 
     def is_ended(self) -> bool:
-        """Will nothing more be learned of it?"""
+        """Is the outcome final?"""
         return self.current()[confirm.STATE] not in (confirm.Q, confirm.S, confirm.O)
 
     def is_kept(self) -> bool:
-        """Is it in the dead-letter queue or in the journal?"""
+        """Is the message in the dead-letter queue or the journal?"""
         record = self.record
         is_there = self.segment is not None and record[confirm.STATE] in (confirm.X, confirm.J)
         return is_there and record[confirm.MARKS] & log.GOES != log.GOES
 
     async def stored(self) -> bool:
-        """Wait until the destination has it, once and in order (OrderAck): True. False: it failed before.
+        """Wait until the destination has the message, once and in order (OrderAck): True. False: it failed before.
 
-        Raises what ended delivery (Node.error): the message is still in the outbox, and goes out after a restart.
+        Raises the error that ended delivery (Node.error): the message stays in the outbox, and is sent after a restart.
         """
         while not self.is_settled():
             await self.changed()
         return self.is_stored()
 
     async def received(self) -> bool:
-        """Wait until an application there has received it (positive FinalAck): True. False: it failed, or may have;
-        `conclusion` says how. Raises as `stored`; ValueError without JN and JP, for nobody will say (C-05).
+        """Wait until an application there has received the message (positive FinalAck): True. False: failed or in
+        doubt; see `conclusion`. Raises as `stored`; ValueError without JN and JP, because no answer would come (C-05).
         """
         if not self.record[confirm.MARKS] & confirm.JOURNAL_BITS:
             raise ValueError("received() needs dead_letter or journal at send()")
         return await self.dead_lettered() == 0
 
     async def dead_lettered(self) -> int:
-        """Wait for its end: the class with which it is dead-lettered, or discarded if nothing keeps it (no JN, or the
-        quota is used up); 0: it has ended well. Raises as `stored`.
+        """Wait for the end: return the class of a dead-lettered message, or of a discarded one (no JN, or the quota is
+        used up); 0: success. Raises as `stored`.
         """
         while not self.is_ended():
             await self.changed()
@@ -116,23 +116,23 @@ class OutboxMessage(log.Stored):
         return 0 if message_class == confirm.ACK_RECEIVE else message_class
 
     def tell(self) -> None:
-        """Wake whoever waits for a change of this message."""
+        """Wake tasks that wait for a change of this message."""
         if self.event is not None:
             self.event.set()
             self.event = None
 
     def current(self) -> "array[int]":
-        """Its record as it is now, also where it was on the flash only. Raises as `outcome` of Node."""
+        """Return the current record, also of a message that was on flash only. Raises as `outcome` of Node."""
         return self.known().record
 
     def known(self) -> "OutboxMessage":
-        """The handle by which the node knows it, as it is now. Raises as `outcome` of Node."""
+        """Return the node's current handle of the message. Raises as `outcome` of Node."""
         if self.elsewhere is not None:
             self.elsewhere.follow(self)
         return self if self.twin is None else self.twin.known()
 
     async def changed(self) -> None:
-        """Wait until something is known of it. Raises what ended delivery."""
+        """Wait for a change. Raises the error that ended delivery."""
         if self.twin is not None:
             await self.twin.changed()
             return
@@ -150,19 +150,19 @@ class OutboxMessage(log.Stored):
 
 
 class Packets:
-    """Packets of messages: on flash in any case, and in memory until they are sent if there is room.
+    """Packets of messages: always on flash, and in memory until sent if there is room.
 
-    heap: bytes that the board has.
+    heap: bytes of the board's heap.
     """
 
     def __init__(self, opened: log.Log, heap: int) -> None:
         self._log = opened
         self._cached_max = min(heap // _CACHE_SHARE, _CACHE_BYTES)
-        self._cached = 0  # bytes of packets in memory, those of
-        self._free: "list[bytearray]" = []  # these among them, which may be used again
+        self._cached = 0  # bytes of packets in memory, with
+        self._free: "list[bytearray]" = []  # these reusable ones
 
     def memory(self, size: int) -> bytearray:
-        """Memory for a packet of so many bytes: that of one that has been sent, if it is as large."""
+        """Return memory for a packet of `size` bytes, reused from a sent packet of that size if possible."""
         if self._free:
             packet = self._free.pop()
             self._cached -= len(packet)
@@ -171,7 +171,7 @@ class Packets:
         return bytearray(size)
 
     def keep(self, message: "Any", packet: bytearray, room: int) -> None:
-        """The log has this packet: it stays in memory until it is sent, if it has at most `room` bytes."""
+        """Keep a logged packet of at most `room` bytes in memory until it is sent."""
         size = len(packet)
         self._cached += size
         if size <= room and self._cached <= self._cached_max:
@@ -180,13 +180,13 @@ class Packets:
             self._free.append(packet)
 
     def let_go(self, message: "Any") -> None:
-        """The memory of its packet may be used again, if there is one."""
+        """Let the memory of the message's packet be reused, if any."""
         if message.packet is not None:
             self._free.append(message.packet)
             message.packet = None
 
     def load(self, message: "Any", part: memoryview) -> None:
-        """Fill part with the packet of a message or its beginning, the times as they are known now."""
+        """Fill part with a message's packet or its beginning, with the times known now."""
         if message.packet is not None and len(part) == message.size:
             part[:] = message.packet
         else:
@@ -200,15 +200,14 @@ class Packets:
 
 
 class DestinationQueue:
-    """A destination queue and the stream of messages to it. Made by Node.queue, for the application to send to.
+    """A destination queue and the stream of messages to it. Made by Node.queue.
 
-    The properties that a message may be sent with: label, the board's name if it has none. ttrq, ttbr: TimeToReachQueue
-    and TimeToBeReceived in s; a ttrq of 0 counts as the 10 s that connecting may take. dead_letter (JN): keep it until
-    it is known to be received, and if it is not, or that remains unknown, in the dead-letter queue. journal (JP): keep
-    it until it is known to be received, and then in the journal (B-389).
-    A body has at most about 4 MiB.
+    Properties of a message: label; default: the board's name. ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in s; a
+    ttrq of 0 counts as the 10 s of a connection timeout. dead_letter (JN): keep the message until it is known to be
+    received; if it fails or stays in doubt, in the dead-letter queue. journal (JP): keep it until it is known to be
+    received, then in the journal (B-389). A body has at most about 4 MiB.
 
-    Every form of sending raises OutboxFull, OutboxWriteFailed: it was not accepted. ValueError: it cannot be a message.
+    All sending methods raise OutboxFull and OutboxWriteFailed (not accepted), and ValueError (invalid message).
     """
 
     def __init__(self, backlog: "Backlog", logged: "LoggedQueue", destination: names.QueueName, peer: "Peer") -> None:
@@ -219,13 +218,13 @@ class DestinationQueue:
         self.draft = compose.Draft(backlog.commits.guid, destination)
         self.peer = peer
         self.stream = streams.OutgoingStream(array("I", logged.record))
-        self.followed: "dict[int, OutboxMessage]" = {}  # those on the flash only about which somebody has asked
-        self.renewed = False  # its sequence has been begun since the start
-        self.sending = 0  # the TxSequenceID of what was sent last; 0: changes of state must be durable before more is
+        self.followed: "dict[int, OutboxMessage]" = {}  # messages on flash only that the application follows
+        self.renewed = False  # began its sequence since the start
+        self.sending = 0  # TxSequenceID of the last transmission; 0: sync changes of state before the next one
 
     def renew(self) -> None:
-        """Begin a sequence that nobody can have seen (A-22): not with another copy of this log either, if the clock is
-        not set, and both have counted as many starts.
+        """Begin a sequence that is new to everybody (A-22), even to a second copy of this log without a clock and with
+        as many starts.
         """
         commits = self.backlog.commits
         ordinal = struct.unpack("<I", log.jump(3) + b"\0")[0] + 1
@@ -233,11 +232,11 @@ class DestinationQueue:
         self.renewed = True
 
     def held(self) -> int:
-        """So many of its messages are in memory, and under way."""
+        """Return the number of its messages in memory and in flight."""
         return len(self.stream.table) + len(self.stream.awaiting_final_ack)
 
     def hand_over(self, restored: "Restored") -> None:
-        """The handle about which somebody has asked takes the place of the one with which it came from the flash."""
+        """Replace the handle read from flash by the one that the application follows."""
         asked = self.followed.get(restored.handle.message_id)
         if asked is None:
             return
@@ -248,7 +247,7 @@ class DestinationQueue:
         del self.followed[asked.message_id]
 
     def miss(self) -> None:
-        """Of what has been passed over on the flash, a part cannot be read: who has asked about it is told."""
+        """Fail followed messages in an unreadable part of the flash."""
         for message_id in list(self.followed):
             if self.backlog.commits.outbox.flash_only.find(self.logged, message_id) is None:
                 message = self.followed.pop(message_id)
@@ -256,9 +255,9 @@ class DestinationQueue:
                 message.tell()
 
     def follow(self, message: "OutboxMessage") -> None:
-        """Somebody asks about it: say what is known, and use this handle when it comes into memory.
+        """Update a message on flash that the application follows, and use this handle once it is in memory.
 
-        Raises OutboxError: it has ended, and what became of it is not known any more.
+        Raises OutboxError if its outcome is forgotten.
         """
         outcomes = self.backlog.outcomes
         commits = self.backlog.commits
@@ -266,7 +265,7 @@ class DestinationQueue:
         is_there = message_id in self.followed
         if not is_there:
             if commits.uncommitted:
-                commits.commit_now()  # what is not durable is not found
+                commits.commit_now()  # search needs durable messages
             restored = commits.outbox.flash_only.find(self.logged, message_id)
             is_there = restored is not None
             if restored is not None and restored.is_open:
@@ -293,7 +292,7 @@ class DestinationQueue:
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "OutboxMessage":
-        """Accept a message: returns when it is durable here. Concurrent calls share one sync of the file system."""
+        """Accept a message; it is durable on return. Concurrent calls share one sync of the file system."""
         message = self._accept(body, label, ttrq, ttbr, dead_letter, journal)
         await self.backlog.commits.commit()
         if message.error is not None:
@@ -309,9 +308,9 @@ class DestinationQueue:
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "list[OutboxMessage]":
-        """Accept messages, in this order: returns when they are durable here, with one sync for all.
+        """Accept messages in order, with one sync; they are durable on return.
 
-        If it raises, those before the one that failed may be accepted: Node.next_message_id tells.
+        If it raises, messages before the failed one may be accepted: see Node.next_message_id.
         """
         messages = self._accept_all(bodies, label, ttrq, ttbr, dead_letter, journal)
         await self.backlog.commits.commit()
@@ -326,7 +325,7 @@ class DestinationQueue:
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "OutboxMessage":
-        """Accept a message: it is durable here when this returns."""
+        """Accept a message; it is durable on return."""
         message = self._accept(body, label, ttrq, ttbr, dead_letter, journal)
         self.backlog.commits.commit_now()
         if message.error is not None:
@@ -342,7 +341,7 @@ class DestinationQueue:
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "list[OutboxMessage]":
-        """As `send_all`: they are durable here when this returns."""
+        """As `send_all`; the messages are durable on return."""
         messages = self._accept_all(bodies, label, ttrq, ttbr, dead_letter, journal)
         self.backlog.commits.commit_now()
         return _all_accepted(messages)
@@ -384,9 +383,9 @@ class DestinationQueue:
             commits.enter()
             try:
                 sent_time = commits.clock.time()
-                backlog.deadlines.check()  # what expires makes room; what its sync gives up gives its MessageID back
+                backlog.deadlines.check()  # expired messages make room; a failed sync takes MessageIDs back
                 size = draft.size(len(body), label)
-                # If not, it is never put together: the heap need not have a piece as large as that.
+                # If not, the packet is written in parts: the heap may lack a piece of that size.
                 is_whole = not body or log.HEAD_BYTES + size <= len(outbox.log.out)
                 packet = commits.packets.memory(size if is_whole else draft.head_size)
                 draft.write_into(
@@ -417,7 +416,7 @@ class DestinationQueue:
 
 
 def _check(body: "Any", label: str, ttrq: int, ttbr: int) -> None:
-    """What an application gets wrong most, said in its own words."""
+    """Raise ValueError for common mistakes."""
     if isinstance(body, str):
         raise ValueError("a body is bytes: encode the text")
     if not isinstance(body, bytes) and len(bytes(body[:1])) > 1:

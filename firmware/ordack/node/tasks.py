@@ -1,7 +1,7 @@
-"""The node in tasks of asyncio. It is called as soon as there is something to do for it, and not before.
+"""The node in asyncio tasks, called only when there is work.
 
-One task calls Node.poll. In between it sleeps until the time that poll has returned, or until `wake`: a program has
-changed something, or a link is ready. On MicroPython one more task waits for each open link.
+One task calls Node.poll. It sleeps for the time that poll returned, or until `wake`: the program changed something, or
+a link is ready. On MicroPython, one more task waits for each open link.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ class Tasks:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        self.sleeping: "Any" = None  # while there is nothing to do
+        self.sleeping: "Any" = None  # set while there is no work
         self._is_woken = False
-        self._watched: "list[tuple[Any, ...]]" = []  # (link, its stream, whether to be written, what watches it)
+        self._watched: "list[tuple[Any, ...]]" = []  # (link, its stream, also for writing, watcher)
         self.ended = asyncio.Event()
         self._task: "Any" = asyncio.create_task(self._serve())
 
     async def close(self) -> None:
-        """End the task; the node may be called directly then."""
+        """End the task; the node may be called directly afterwards."""
         task = self._task
         if MICROPYTHON:
-            self.sleeping = None  # a `wake` that comes before the task runs would take the cancellation back
+            self.sleeping = None  # a `wake` before the task runs would undo the cancellation
         task.cancel()
         try:
             await task
@@ -43,7 +43,7 @@ class Tasks:
         self.ended.set()
 
     def leave(self, link: "Waitable") -> None:
-        """This link is about to be closed."""
+        """Stop watching a link that is about to be closed."""
         for watched in self._watched:
             if watched[0] is link:
                 self._watched.remove(watched)
@@ -63,14 +63,14 @@ class Tasks:
                         for link in self._node.links:
                             self._watch(link)
                     except MemoryError:
-                        pass  # poll is called often enough without
+                        pass  # poll runs often enough without it
                     await self._sleep(wait)
                 else:
                     await asyncio.sleep(0)
                 self._is_woken = False
         except asyncio.CancelledError:
             raise
-        except Exception:  # noqa: BLE001 - it stands in Node.error
+        except Exception:  # noqa: BLE001 - it is in Node.error
             self.ended.set()
 
     def _watch(self, link: "Waitable") -> None:
@@ -90,7 +90,7 @@ class Tasks:
         if MICROPYTHON:
             if self.sleeping:
                 self.sleeping = None
-                # As Task.cancel does it, but nothing is cancelled: it is in this queue, for a later time.
+                # As Task.cancel without a cancellation: the task is in this queue, for a later time.
                 queue = asyncio.core._task_queue  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
                 queue.remove(self._task)
                 queue.push(self._task)
@@ -112,7 +112,7 @@ class Tasks:
             while True:
                 await _ready(stream, to_write)
                 self.wake()
-                await asyncio.sleep(0)  # the node reads what there is
+                await asyncio.sleep(0)  # let the node read first
 
     else:
 

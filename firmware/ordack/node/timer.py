@@ -1,10 +1,10 @@
-"""A time that is to pass, for what is around a node."""
+"""A timer for code around a node."""
 
 from ordack.node.clock import ticks_diff, ticks_ms
 
 
 class Timer:
-    """Says once when it is over; nothing else can be told of time that wraps."""
+    """Reports its end once; wrapping ticks allow no more."""
 
     def __init__(self) -> None:
         self._began = ticks_ms()
@@ -16,7 +16,7 @@ class Timer:
         self._length = length
 
     def left(self) -> int:
-        """ms until it is over, 0 from then on."""
+        """ms until the end, 0 afterwards."""
         if self._length and ticks_diff(ticks_ms(), self._began) >= self._length:
             self._length = 0
         return self._length and self._length - ticks_diff(ticks_ms(), self._began)

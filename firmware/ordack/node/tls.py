@@ -1,4 +1,4 @@
-"""TlsLink: a connection over TLS. A board needs a MicroPython with the module `tls`; docs/api.md has what one takes."""
+"""TlsLink: a connection over TLS. MicroPython needs the module `tls`; docs/api.md lists the cost."""
 
 from mqqb import MICROPYTHON, const
 from ordack.node.talk.link import TcpLink
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 
 class TlsLink(TcpLink):
-    """A TCP connection to host and port over TLS. Each side shows a certificate.
+    """A TCP connection over TLS. Both sides show a certificate.
 
-    authority, certificate, key: names of files that `ordack tls` makes, with the authority that has signed the queue
-    manager's certificate, and this board's certificate and key: DER on MicroPython, PEM on CPython. name: for which the
-    queue manager's certificate has to be; host if not given. Raises OSError and ValueError: a file cannot be read or
-    used.
+    authority, certificate, key: files made by `ordack tls`: the authority of the queue manager's certificate, and this
+    board's certificate and key; DER on MicroPython, PEM on CPython. name: expected in the queue manager's certificate;
+    default: host. Raises OSError and ValueError for unusable files.
     """
 
     def __init__(self, host: str, port: int, authority: str, certificate: str, key: str, name: str = "") -> None:
@@ -29,7 +28,7 @@ class TlsLink(TcpLink):
         self._is_secure = False
 
     def is_open(self) -> bool:
-        """See link.Link. The handshake goes on in readinto and write, which raise what is wrong with it."""
+        """See link.Link. readinto and write continue the handshake, and raise its errors."""
         if not super().is_open():
             return False
         if not self._is_secure:
@@ -50,7 +49,7 @@ class TlsLink(TcpLink):
             """See link.Link."""
             try:
                 return super().readinto(buffer)
-            except ValueError as error:  # what is wrong with the certificate
+            except ValueError as error:  # certificate rejected
                 raise OSError(str(error)) from None
 
         def write(self, data: memoryview) -> int:

@@ -17,23 +17,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 OPEN_TIMEOUT_MS = 10000
-WRITE_MS = 20  # about so long a write goes on
-_FRAME_OF_HEAP = const(8192)  # bytes of free heap, for one frame that is kept until it is taken
+WRITE_MS = 20  # about as long as one write lasts
+_FRAME_OF_HEAP = const(8192)  # bytes of free heap per frame kept until acknowledged
 _NOTHING = bytearray(0)
 
 
 class UartLink:
-    """The board's end of a serial line (link.Link). No call waits, but for what `uart` itself does.
+    """The board's end of a serial line (link.Link). No call waits, except inside `uart`.
 
-    uart: a machine.UART; or a stream that does not block, such as a file or a socket. What it got while no link was
-    open does not matter. rxbuf: the size of its receive buffer in bytes, 112 or more: the other end never has more
-    under way than fits in it, so nothing is lost however long the program is busy. Bytes are lost while nothing puts
-    them there: where interrupts stop as long as flash is erased (RP2: 45 ms for 4 KiB). They are sent again.
+    uart: a machine.UART, or a non-blocking stream such as a file or a socket; data from before `open` does no harm.
+    rxbuf: size of its receive buffer in bytes, 112 or more. The other end never sends more than fits, so a busy program
+    loses nothing. Bytes are lost while interrupts stop, as during an erase of flash (RP2: 45 ms for 4 KiB); they are
+    resent.
 
-    What was sent is kept until the other end has it: in a thirty-second of the free heap, 2 to 8 KB.
+    Sent frames are kept until the other end has them, in a thirty-second of the free heap, 2 to 8 KB.
 
-    A machine.UART takes what is written, at most 1020 bytes each time, at once or as fast as it goes out: its txbuf
-    and its timeout say which.
+    A machine.UART takes at most 1020 bytes per write, at once or as they leave, by its txbuf and timeout.
     """
 
     def __init__(self, uart: "Any", rxbuf: int = 256) -> None:
@@ -111,7 +110,7 @@ class UartLink:
         self.wants_write = False
 
     def _flush(self, now: int) -> bool:
-        """Put on the wire what the line has to say. False: the UART takes no more now."""
+        """Write the line's output. False: the UART takes no more now."""
         out = self.line
         data = out.output(now)
         while data is not None:
@@ -125,14 +124,14 @@ class UartLink:
         return True
 
     def _fill(self) -> int:
-        """Take what the UART has got: how many bytes, 0 if there are none."""
+        """Read bytes from the UART; return their number, 0 if there are none."""
         if self._any is None:
             count = self._uart.readinto(self.line.room())
         else:
             waiting = self._any()
             if not waiting:
                 return 0
-            count = self._uart.readinto(self.line.room()[:waiting])  # it would wait for more
+            count = self._uart.readinto(self.line.room()[:waiting])  # more would block
         if count is None:
             return 0
         if not count:

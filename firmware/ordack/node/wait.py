@@ -1,4 +1,4 @@
-"""Wait for the links of a node without asyncio."""
+"""Waiting for the links of a node without asyncio."""
 
 import select
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 class Waiter:
-    """Sleeps until a link is ready. Takes memory only when a link comes, goes or changes."""
+    """Sleeps until a link is ready. Allocates memory only when a link comes, goes or changes."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._watched: "list[list[Any]]" = []  # link, its stream, what is waited for
+        self._watched: "list[list[Any]]" = []  # link, its stream, poll events
 
     def sleep(self, links: "list[Waitable]", wait: int) -> None:
-        """Until one of the links is ready, at most `wait` ms."""
+        """Sleep until a link is ready, at most `wait` ms."""
         for link in links:
             self._watch(link)
-        if MICROPYTHON:  # takes no memory
+        if MICROPYTHON:  # allocates nothing
             for _ in self._poll.ipoll(wait):  # type: ignore[attr-defined,unused-ignore]
                 return
         else:
             self._poll.poll(wait)
 
     def leave(self, link: "Waitable") -> None:
-        """This link is about to be closed."""
+        """Stop watching a link that is about to be closed."""
         for watched in self._watched:
             if watched[0] is link:
                 self._watched.remove(watched)

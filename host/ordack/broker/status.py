@@ -85,7 +85,7 @@ def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[
     found = []
     for count in store.outgoing.counts():
         if count.format_name.startswith(HERE.lower()):
-            continue  # numbers what is sent to a queue here, which does not wait
+            continue  # messages to a local queue never wait
         told = running.get(count.format_name, {"state": "OnHold" if count.on_hold else ""})
         found.append(
             {
