@@ -1,3 +1,1 @@
-"""The rig: boards, faults in their links, campaigns, and reports. Sees boards, wires and messages, never the
-protocol's inside.
-"""
+"""The rig: boards, link faults, campaigns and reports. It sees boards, wires and messages, never protocol internals."""

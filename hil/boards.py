@@ -1,6 +1,6 @@
-"""Boards: one small protocol for everything that can run the node, and the kind that is a process of this machine.
+"""Boards: one interface for everything that runs the node, and the boards that are processes of this machine.
 
-`emulated.py` has the kinds that are whole machines in QEMU, `real.py` real boards, `targets.py` what a name means.
+`emulated.py` has whole machines in QEMU, `real.py` real boards, `targets.py` the meaning of names.
 """
 
 import json
@@ -31,31 +31,29 @@ RESET = "reset"
 MISHAP = "mishap"
 
 _EXIT_DEADLINE_S = 60.0
-ORPHANED = ("setpriv", "--pdeathsig", "KILL", "--")  # of util-linux: it becomes what stands behind it
+ORPHANED = ("setpriv", "--pdeathsig", "KILL", "--")  # of util-linux: runs the command that follows
 _STARTER = ThreadPoolExecutor(1, "starter")
 """Starts every process, for to the kernel a thread is the parent: a child of one that ends would die with it."""
 
 
 class BoardMissing(Exception):
-    """The target cannot be used here; the text says why and what to do."""
+    """The target cannot be used here; the text gives the reason and the next step."""
 
 
 class RigFailed(OSError):
-    """The rig cannot go on, a switch or a port of it; that says nothing about what it tests."""
+    """A switch or port of the rig failed. The test subject is not at fault."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of output: which life of the board (from 1) printed it, and what."""
+    """One line of output, and the life of the board (from 1) that printed it."""
 
     life: int
     text: str
 
 
 class Log:
-    """All output of all lives. A test marks a position and looks at what came after it. Safe to use from several
-    threads.
-    """
+    """All output of all lives. A test marks a position and reads the lines behind it. Thread-safe."""
 
     def __init__(self) -> None:
         self._lines: list[Line] = []
@@ -67,7 +65,7 @@ class Log:
             self._changed.notify_all()
 
     def mark(self) -> int:
-        """The position behind the last line so far."""
+        """The position behind the latest line."""
         return len(self._lines)
 
     def since(self, mark: int) -> list[Line]:
@@ -75,9 +73,7 @@ class Log:
         return self._lines[mark:]
 
     def wait_for(self, wanted: Callable[[str], bool], deadline_s: float, mark: int = 0) -> Line:
-        """The first line from `mark` on that is `wanted`. Raises TimeoutError, with the last lines, after `deadline_s`
-        seconds.
-        """
+        """The first `wanted` line from `mark` on. Raises TimeoutError with the last lines after `deadline_s`."""
         end = time.monotonic() + deadline_s
         with self._changed:
             while True:
@@ -91,14 +87,13 @@ class Log:
                 self._changed.wait(left)
 
     def tail(self, count: int = 20) -> str:
-        """The last `count` lines, each with its life in front."""
+        """The last `count` lines, each with its life as prefix."""
         return "\n".join(f"[{line.life}] {line.text}" for line in self._lines[-count:])
 
 
 class Process:
-    """A process in a group of its own whose output goes to a log, line by line, through a reader thread. It dies with
-    this one, however this one ends.
-    """
+    """A process in its own process group; a reader thread logs its output line by line. It dies with this process, even
+    on SIGKILL."""
 
     def __init__(
         self, command: Sequence[str | Path], log: Log, life: int, cwd: Path, env: dict[str, str] | None = None
@@ -134,25 +129,25 @@ class Process:
 
     @property
     def status(self) -> int | None:
-        """Exit status, minus the signal's number if a signal ended it, None while it runs."""
+        """Exit status, or minus the number of the fatal signal; None while it runs."""
         return self._popen.poll()
 
     def kill(self) -> None:
-        """SIGKILL to the whole group, at once; returns when the process is gone and its output is in the log."""
+        """Kill the whole group with SIGKILL; returns when the process is gone and its output is in the log."""
         self._end(signal.SIGKILL)
 
     def kill_alone(self) -> None:
-        """SIGKILL to this process; the others of its group live on. Its output may go on, too."""
+        """Kill this process alone with SIGKILL; the rest of its group lives on and may print more."""
         self._popen.kill()
         self._popen.wait(_EXIT_DEADLINE_S)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         with suppress(ProcessLookupError):
             self._popen.terminate()
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL if it has not ended by a deadline of 30 s."""
+        """Send SIGTERM, and SIGKILL if the process outlives the deadline."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(_EXIT_DEADLINE_S)
@@ -168,9 +163,8 @@ class Process:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a campaign may ask of a kind of board: bodies of at most `max_size` bytes, at most `ahead` readings that are
-    accepted and not stored yet; how many seconds without progress are no failure, and how many in all.
-    """
+    """The limits of a kind of board. max_size: largest body, bytes. ahead: accepted readings not stored yet.
+    patience_s: seconds without progress before a failure. The deadline bounds the whole campaign, in seconds."""
 
     max_size: int = 65536
     ahead: int = 80
@@ -179,7 +173,7 @@ class Limits:
 
 
 class Mortal(Protocol):
-    """What can be killed and switched on again."""
+    """Anything that can be killed and switched on again."""
 
     @property
     def alive(self) -> bool: ...
@@ -189,18 +183,17 @@ class Mortal(Protocol):
     def power_up(self) -> None: ...
 
     def reset(self) -> None:
-        """Begin again, the power stays. Raises OSError; always if there is no such button."""
+        """Restart with the power on. Raises OSError, always without a reset button."""
         raise OSError(f"{type(self).__name__} has no reset button")
 
 
 class Board(Mortal, Protocol):
     """A machine that runs an application on a node.
 
-    `line` is where its serial link to the queue manager can be met, and `find_line` finds it, as `SerialFaultProxy`
-    takes both; None: it has a network, and finds at `host` what listens at `listen` here. `ways`: how a life of the
-    board can be ended, by a cut of its `POWER`, and perhaps by a `RESET`.
-    `life`: how often it was switched on. `log` holds the output of all lives. `modules`: SHA-256 of ordack's
-    modules that `deploy` has copied, in hexadecimal; empty if it copies none.
+    line: the other end of its serial link to the queue manager; `find_line` finds it, and `SerialFaultProxy` takes
+    both. None: the board has a network, and reaches listeners on `listen` at `host`. ways: how to end a life of the
+    board, a cut of its `POWER`, perhaps a `RESET`. life: how often it was switched on. log: the output of all lives.
+    modules: SHA-256 of the ordack modules that `deploy` copied, in hexadecimal; empty if it copies none.
     """
 
     target: str
@@ -220,40 +213,39 @@ class Board(Mortal, Protocol):
         """One line for a report."""
 
     def deploy(self, settings: dict[str, object]) -> None:
-        """Give the board the application and its configuration, and nothing else; it is off before and after."""
+        """Copy only the application and its configuration to the board, which is off before and after."""
 
     def start(self, settings: dict[str, object]) -> None:
-        """`deploy`, and switch the board on for the first time."""
+        """Deploy, and switch the board on for the first time."""
         self.deploy(settings)
         self.power_up()
 
     def kill(self) -> None:
-        """Power off, at this instant, with no cleanup of any kind."""
+        """Cut the power at once, without any cleanup."""
 
     def power_up(self) -> None:
-        """Switch on again: the flash is as the power cut left it."""
+        """Switch on again, with the flash as the power cut left it."""
 
     def reset(self) -> None:
-        """As Mortal has it."""
+        """As Mortal.reset."""
         raise OSError(f"board {self.target} has no reset button")
 
     def read_file(self, name: str) -> bytes:
-        """A file of the board's flash, empty if it does not exist. The board is switched off."""
+        """The content of a file in the board's flash, empty if it is missing. The board is off."""
 
     def attended(self) -> AbstractContextManager[object]:
-        """While it is off: what follows is done at one go, and its application does not run between."""
+        """Do several steps on the switched-off board in one session; its application does not run in between."""
         return nullcontext()
 
     def erase(self, folder: str, to: Path) -> None:
-        """A folder of the board's flash is gone; its files go to the new folder `to`. The board is switched off. Raises
-        FileNotFoundError if the board has not made it yet.
-        """
+        """Remove a folder from the board's flash, and move its files to the new folder `to`. The board is off. Raises
+        FileNotFoundError if the folder does not exist yet."""
 
     def put(self, folder: str, files: Path) -> None:
-        """Copy the files of a folder of this machine into one of the flash. The board is switched off."""
+        """Copy the files of a local folder into a folder of the flash. The board is off."""
 
     def close(self) -> None:
-        """Switch off and let go of the board."""
+        """Switch off and release the board."""
 
 
 class ProcessBoard(Board):
@@ -306,7 +298,7 @@ class ProcessBoard(Board):
 
     def power_up(self) -> None:
         self._life += 1
-        # Both interpreters find the firmware; nothing else of the caller's environment reaches the board.
+        # Both interpreters find the firmware; the board gets no other environment of the caller.
         paths = {"MICROPYPATH": f".frozen:{modules.write()}", "PYTHONPATH": str(FIRMWARE)}
         quiet = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", **self._unsynced.power_up()}
         command = [*self._command, "config.json"]
@@ -327,7 +319,7 @@ class ProcessBoard(Board):
 
 
 def program(name: str, target: str, folders: str = "") -> str:
-    """The path of a program of this machine, in PATH or in `folders`. Raises BoardMissing if it is not installed."""
+    """The path of a local program, in PATH or in `folders`. Raises BoardMissing if it is not installed."""
     path = shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath), folders)))
     if path is None:
         raise BoardMissing(f"board {target}: {name} is not installed")
@@ -335,7 +327,7 @@ def program(name: str, target: str, folders: str = "") -> str:
 
 
 def built(path: Path, target: str) -> Path:
-    """`path`, which a build makes. Raises BoardMissing if it is not there."""
+    """The build product `path`. Raises BoardMissing if it is missing."""
     if not path.exists():
         shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
         raise BoardMissing(f"board {target}: {shown} is missing; `make firmware` builds it")

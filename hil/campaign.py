@@ -1,12 +1,11 @@
-"""The campaign: a board sends readings to a queue manager while the link between them is cut and both are killed.
+"""The campaign: a board sends readings to a queue manager while faults cut the link and kill both ends.
 
     python -m hil.campaign --messages 1000 --cuts 50 --kills 5 --seed 7 [--board unix] [--board NAME ...] [--json]
 
-With several boards all send into one queue at once. Each has a plan of its own, by the seed and its place in the line;
-the queue manager has that of the first, by the mean of what all have stored.
-Everything is seen from outside: the queue manager through its command line, the board through its output and its
-ledger file, the link through the fault proxy. Exit status: 0 every reading is in the queue once and in order and every
-fault asked for was made; 1 not so; 2 wrong use; 3 the rig failed, a switch or a port of a board.
+Several boards send into one queue at once. Each has its own plan, from the seed and its position; the queue manager
+follows the first board's plan, by the mean of the stored readings. The campaign observes only from outside: command
+line, board output, ledger file, fault proxy. Exit status: 0 every reading is in the queue once and in order and every
+fault was made; 1 not so; 2 wrong use; 3 the rig failed, a switch or a port of a board.
 """
 
 import argparse
@@ -36,24 +35,23 @@ from hil.victims import Victim, beside, elsewhere
 
 
 def proxy_of(board: Board, schedule: CutSchedule, seed: int, tap: Tap | None) -> FaultProxy:
-    """The proxy for the board's kind of link. tap: what records a network's traffic."""
+    """The proxy for the board's kind of link. tap: records a network's traffic."""
     if board.line is None:
         return TcpFaultProxy(schedule, board.listen, tap)
     return SerialFaultProxy(schedule, board.line, seed, board.find_line)
 
 
 async def run_campaign(settings: Settings, console: Console) -> Figures:
-    """`run_boards` with the one board of the settings; its figures."""
+    """`run_boards` with the settings' single board; returns its figures."""
     (figures,) = await run_boards(settings, (), console)
     return figures
 
 
 async def run_boards(settings: Settings, boards: Sequence[str], console: Console) -> list[Figures]:
-    """Run a campaign, with live progress on `console`; the figures of each board, whether it went well or not. boards:
-    in place of that of the settings.
+    """Run a campaign, with live progress on `console`; returns the figures of each board, even after a failure.
 
-    Keeps logs, plan, ledgers and store in a folder below `settings.artefacts` if it did not, and says so. Raises
-    BoardMissing, and OSError.
+    boards: override the settings' board. A failed campaign keeps logs, plan, ledgers and store in a folder below
+    `settings.artefacts`, and says so. Raises BoardMissing, and OSError.
     """
     with new_folder(settings.artefacts, f"seed-{settings.seed}") as (folder, keep):
         fleet: list[Part] = []
@@ -68,7 +66,7 @@ async def run_boards(settings: Settings, boards: Sequence[str], console: Console
             for one in fleet:
                 await one.close()
             raise
-        members = list(fleet)  # one that fails leaves the fleet
+        members = list(fleet)  # failed boards leave the fleet
         await _play(members, console)
         found = [one.result for one in members]
         if not all(figures.ok for figures in found):
@@ -81,7 +79,7 @@ async def run_boards(settings: Settings, boards: Sequence[str], console: Console
 
 
 def _opened(settings: Settings, folder: Path) -> tuple[Settings, Board]:
-    """The board, and the settings with what it determines, and with the plan. Raises BoardMissing."""
+    """The board, and the settings completed with its limits and the plan. Raises BoardMissing."""
     if not Path(settings.ordack[0]).is_file():
         raise BoardMissing(f"{settings.ordack[0]} is missing; `make setup` installs it")
     board = open_board(settings.board, folder / "board", settings.application)
@@ -96,9 +94,8 @@ def _opened(settings: Settings, folder: Path) -> tuple[Settings, Board]:
 
 
 async def prepare(settings: Settings, folder: Path, fleet: list[Part]) -> None:
-    """Add a board's part to the campaign. All share the queue manager of the first, and what will happen to that.
-    Raises BoardMissing.
-    """
+    """Add a board's part to the campaign. All parts share the first part's queue manager and that manager's faults.
+    Raises BoardMissing."""
     settings, board = await elsewhere(lambda: _opened(settings, folder))
     first = fleet[0] if fleet else None
     plan = settings.plan or ()
@@ -131,7 +128,7 @@ async def prepare(settings: Settings, folder: Path, fleet: list[Part]) -> None:
 
 
 async def _send(one: Part, view: View) -> None:
-    """What one board does. One that fails holds up no other, and counts no more for what befalls the queue manager."""
+    """Run one board's part. A failed board delays no other, and no longer counts for the queue manager's faults."""
     try:
         await one.run(view)
     except (CampaignFailed, OSError, BoardMissing) as error:
@@ -140,12 +137,12 @@ async def _send(one: Part, view: View) -> None:
             await victim.settle()
         if len(one.fleet) > 1:
             one.fleet.remove(one)
-            with suppress(OSError):  # of a relay, which may be what has failed
+            with suppress(OSError):  # of a relay, which may be the failed part
                 await elsewhere(one.board.kill)
 
 
 async def _judge(members: list[Part]) -> None:
-    """Hold what came of each board against its ledger. What came of none of them is the first one's, which accuses."""
+    """Compare each board's readings with its ledger. The first board answers for readings that belong to none."""
     received = await members[0].drain()
     if len(members) == 1:
         await members[0].judge(received)
@@ -155,15 +152,15 @@ async def _judge(members: list[Part]) -> None:
     for message in received:
         own.get(str(uuid.UUID(message.source)), next(iter(own.values()))).append(message)
     for one, found in zip(members, own.values(), strict=True):
-        if one.result.failure is None:  # what waits on a board that was given up is not lost
+        if one.result.failure is None:  # readings on an abandoned board are not lost
             try:
                 await one.judge(found)
-            except OSError as error:  # its ledger cannot be read
+            except OSError as error:  # the ledger is unreadable
                 one.fail(error)
 
 
 async def _play(members: list[Part], console: Console) -> None:
-    """All that happens in a campaign, whatever fails; its figures are complete then."""
+    """Run the whole campaign, despite any failure, and complete its figures."""
     begun, first = time.monotonic(), members[0]
     names = [f"{one.settings.board} {place}" if len(members) > 1 else "" for place, one in enumerate(members, 1)]
     try:
@@ -188,7 +185,7 @@ async def _play(members: list[Part], console: Console) -> None:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What is asked for: `settings`, `boards` if they are several, `json`. Exits with 2 on wrong use."""
+    """The arguments `settings`, `boards` if there are several, `json`. Exits with 2 on wrong use."""
     defaults = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m hil.campaign", description="Exactly once, in order, through cuts and kills."

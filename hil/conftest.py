@@ -1,7 +1,7 @@
-"""What the rig's tests share: the stand-in pair, a quick campaign of it, and the boards of the file of --lg-env.
+"""Fixtures of the rig's tests: the stand-in pair, a quick campaign with it, and the boards of the file of --lg-env.
 
-Without it the rig's own tests run, with a short campaign on every board that needs no hardware, where it is here. With
-it each board of the file is asked for: only tests of boards run, in their long form.
+Without --lg-env the rig's own tests run, with a short campaign on every available board that needs no hardware. With it
+only tests of boards run, in their long form, on each board of the file.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if path is None or not config.pluginmanager.hasplugin("labgrid"):
         from hypothesis import HealthCheck, settings  # slow to import
 
-        # As in tests/conftest.py: what a busy machine makes slow has not failed.
+        # As in tests/conftest.py: a slow machine is no failure.
         settings.register_profile(
             "ordack", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
         )
@@ -59,18 +59,18 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from hil import drivers
 
-    try:  # labgrid's plugin reads it after this one, and would show a traceback
+    try:  # labgrid's plugin reads the file later, and would show a traceback
         config.stash[FILE] = drivers.names(Path(path))
     except BoardMissing as reason:
         raise pytest.UsageError(str(reason)) from None
-    os.environ["LG_ENV"] = str(Path(path).absolute())  # for open_board, in processes of xdist, too
+    os.environ["LG_ENV"] = str(Path(path).absolute())  # for open_board, also in processes of xdist
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if BOARD in metafunc.fixturenames:
         named = metafunc.config.stash[FILE]
         is_long = named or metafunc.config.option.messages is not None
-        mark = pytest.mark.timeout(0 if is_long else 300)  # a campaign has deadlines of its own
+        mark = pytest.mark.timeout(0 if is_long else 300)  # campaigns have their own deadlines
         boards = named or (targets.EMULATED if is_long else SHORT)
         metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards])
 
@@ -84,9 +84,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queue managers of campaigns in this process are forked, which costs a tenth of an interpreter that begins."""
+    """Fork the queue managers of campaigns in this process: a tenth of the cost of a new interpreter."""
     if request.config.stash[FILE] is None and Path(ORDACK[0]).exists():
-        from tests.support import forked_manager  # a lab has no tests but these
+        from tests.support import forked_manager  # a lab lacks the package tests
 
         monkeypatch.setattr(boards, "Popen", forked_manager.popen)
         for module in (part, queue_manager):
@@ -95,7 +95,7 @@ def forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def application(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """APPLICATION of the test's module, as a file."""
+    """The module's APPLICATION, as a file."""
     path = tmp_path / "application.py"
     path.write_text(request.module.APPLICATION)
     return path
@@ -103,7 +103,7 @@ def application(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_standin(tmp_path: Path) -> RunStandin:
-    """Run a small campaign of the stand-in pair: `run(fault="lose:7", messages=30)`; its figures."""
+    """Run a small campaign of the stand-in pair: `run(fault="lose:7", messages=30)`; returns its figures."""
 
     def run(fault: str = "none:0", **settings: Any) -> Figures:
         wanted: dict[str, Any] = {
@@ -127,9 +127,8 @@ def run_standin(tmp_path: Path) -> RunStandin:
 
 @pytest.fixture
 def play(tmp_path: Path) -> Play:
-    """Run a campaign in which all has to go well, with a new seed: `play("unix", messages=40, cuts=0)`; its figures,
-    and what became of the readings. Skips the test if something that it needs is not here.
-    """
+    """Run a campaign that must succeed, with a new seed: `play("unix", messages=40, cuts=0)`; returns its figures and
+    the comparison of the readings. Skips the test if a requirement is missing."""
 
     def run(board: str, **settings: Any) -> tuple[Figures, Comparison]:
         seed = new_seed()
@@ -149,9 +148,8 @@ def play(tmp_path: Path) -> Play:
 
 @pytest.fixture
 def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, tuple[int, int, int]], Figures]:
-    """Run a campaign on a board: `campaign_on("unix", (60, 12, 2))`; messages, cuts and kills are those of the short
-    form. Skips the test if the board is not here and was not asked for.
-    """
+    """Run a campaign on a board: `campaign_on("unix", (60, 12, 2))` with messages, cuts and kills of the short form.
+    Skips the test if the board is missing and was not requested."""
 
     def run(board: str, short: tuple[int, int, int]) -> Figures:
         option, asked = request.config.option, request.config.stash[FILE] is not None
@@ -174,7 +172,7 @@ def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], Path]:
-    """Makes the file of boards that is used. No test meets a board that is in use here."""
+    """Makes the file of boards. The tests claim no board that is in use on this machine."""
     import yaml
     from ordack.boards import claim
 

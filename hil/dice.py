@@ -1,12 +1,12 @@
-"""Where a campaign's or a test's dice come from: who names the seed that one printed has the same again."""
+"""Seeds of campaigns and tests: repeating a printed seed repeats the run."""
 
 import os
 import random
 
 
 def new_seed() -> int:
-    """SEED of the environment, which `make test` sets for all that it runs; without it one that nobody knows before.
-    Raises SystemExit, in words, if SEED is no whole number."""
+    """The seed in SEED, which `make test` sets; otherwise a random one. Raises SystemExit with a message if SEED is no
+    whole number."""
     named = os.environ.get("SEED", "")
     if not named:
         return random.SystemRandom().randrange(1, 1 << 30)

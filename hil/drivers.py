@@ -1,6 +1,5 @@
-"""What labgrid lacks for boards that run a node: MicroPython's REPL, the node on it, and the way from off to running;
-and the boards of a labgrid environment. A file of boards has `imports: [hil.drivers]`; hil/README.md shows one.
-"""
+"""What labgrid lacks for boards that run a node: MicroPython's REPL, the node, power control, and the boards of an
+environment. A file of boards has `imports: [hil.drivers]`; hil/README.md shows one."""
 
 import fcntl
 import re
@@ -30,7 +29,7 @@ from hil.boards import BoardMissing, Line, Log
 from hil.real import LabBoard, aliases, claimed, identity, url
 
 _READ_TIMEOUT_S: Final = 0.1
-_INTERRUPT: Final = b"\r\x03\x02"  # and out of a raw REPL
+_INTERRUPT: Final = b"\r\x03\x02"  # also leaves a raw REPL
 _PROMPT: Final = b">>> "
 WRONG: Final = (
     *(AttributeError, ImportError, KeyError, OSError, TypeError, UserWarning, ValueError),
@@ -44,35 +43,33 @@ TARGET: Final = ("resources", "drivers", "options", "features")
 
 
 def number(default: float) -> Any:
-    """An attribute that is a number, 0 or more; whole numbers are taken, too."""
+    """An attribute for a number, 0 or more; whole numbers are allowed."""
     return attr.ib(default=default, validator=[instance_of((int, float)), ge(0)])
 
 
 def whole(default: int, least: int = 1) -> Any:
-    """An attribute that is a whole number."""
+    """An attribute for a whole number."""
     return attr.ib(default=default, validator=[instance_of(int), ge(least)])
 
 
 @target_factory.reg_driver
 @attr.s(eq=False)
 class MicroPythonDriver(Driver):  # type: ignore[misc]
-    """MicroPython's REPL at a serial port, local or in a network, which is also where the board says what it does. It
-    is used without being activated: the port comes and goes with the power.
-    """
+    """MicroPython's REPL at a local or network serial port, which also carries the board's output. It is used without
+    activation: the port comes and goes with the power."""
 
     bindings: ClassVar[dict[str, Any]] = {"port": {"SerialPort", "NetworkSerialPort"}}
     claim: Claim | None = None
 
     def repl(self, log: Log, life: int) -> Repl:
-        """The board's raw REPL, its application interrupted. What a board that has just been switched on does not hear
-        is said again. Raises OSError.
-        """
+        """The board's raw REPL, after interrupting the application. Repeats input that a booting board missed. Raises
+        OSError."""
         end = time.monotonic() + real.REPL_DEADLINE_S
         while True:
             try:
                 where = url(self.port)
-                # Open until the other has it, so that a port that counts its users does not see the last one go; but
-                # the other opens it exclusively. A port of a network has one user.
+                # Open until the other user opens it, so that a port that counts its users does not see the last one
+                # leave. That open is exclusive. A network port has one user.
                 with self._opened(where, _READ_TIMEOUT_S) as port:
                     self._interrupt(port, end, log, life)
                     if isinstance(self.port, NetworkSerialPort):
@@ -80,13 +77,13 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
                     else:
                         fcntl.flock(port.fileno(), fcntl.LOCK_UN)
                     return Repl(where, self.port.speed).look(reset=True)
-            except (BoardError, BoardMissing, OSError) as error:  # OSError: of pyserial too
+            except (BoardError, BoardMissing, OSError) as error:  # OSError: also from pyserial
                 if time.monotonic() >= end:
                     raise OSError(str(error)) from None
                 log.append(Line(life, str(error)))
 
     def _opened(self, where: str, write_s: float) -> Any:
-        """The port, for nobody else. Raises BoardMissing: somebody has this board by another name; OSError."""
+        """Open the port exclusively. Raises BoardMissing if the board is claimed under another name; OSError."""
         if self.claim is not None:
             claimed(self.claim, [*names_of(where), *aliases(self.port)])
         limit, alone = write_limit(where, write_s), None if "://" in where else True
@@ -95,9 +92,8 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
         )
 
     def _interrupt(self, port: Any, end: float, log: Log, life: int) -> None:
-        """Stop what runs, and see the prompt: who asks for the raw REPL while a program prints may wait for ever. What
-        that has said is in the log. Raises OSError.
-        """
+        """Stop the program and wait for the prompt: entering the raw REPL while a program prints may block forever. The
+        log gets the program's output. Raises OSError."""
         line = said = b""
         while _PROMPT not in line:
             if time.monotonic() >= end:
@@ -110,7 +106,7 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
                 log.append(Line(life, text.decode(errors="replace").rstrip("\r")))
 
     def answers(self, seconds: float) -> bool:
-        """Whether the board says anything within so many seconds when it is asked to."""
+        """Does the board answer within `seconds`?"""
         end = time.monotonic() + seconds
         try:
             with self._opened(url(self.port, 0.0), seconds) as port:
@@ -118,14 +114,13 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
                     port.write(_INTERRUPT)
                     if port.read(1):
                         return True
-        except (BoardMissing, OSError):  # OSError: of pyserial too: there is no port
+        except (BoardMissing, OSError):  # OSError: also from pyserial; there is no port
             pass
         return False
 
     def lines(self, stop: threading.Event) -> Iterator[str]:
-        """What the board says until `stop`, over resets that take its port away for a while. Raises BoardMissing when
-        the port does not come back.
-        """
+        """The board's output lines until `stop`, across resets that remove its port for a while. Raises BoardMissing
+        when the port does not return."""
         while not stop.is_set():
             line = b""
             try:
@@ -135,7 +130,7 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
                         *whole, line = line.split(b"\n")
                         for text in whole:
                             yield text.decode(errors="replace").rstrip("\r")
-            except OSError:  # of pyserial too: the port has gone
+            except OSError:  # also from pyserial: the port has gone
                 stop.wait(_READ_TIMEOUT_S)
             if line:
                 yield line.decode(errors="replace")
@@ -144,12 +139,11 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
 @target_factory.reg_driver
 @attr.s(eq=False)
 class NodeDriver(Driver):  # type: ignore[misc]
-    """A real board whose application is a node: what switches it, how it reaches the queue manager, what it can bear.
+    """A real board whose application is a node: its power switch, its link to the queue manager, its limits.
 
-    `line` names the serial port at the other end of its UART `uart`, which may be there only while the board is on;
-    without it the board has a network and finds this machine at `host`, where the fault proxy listens at `listen`.
-    `lan`: the application brings its Ethernet up.
-    `off_s`: seconds that it must at least be off. The others are those of `Limits`.
+    line: name of the serial port at the other end of its UART `uart`; the port may exist only while the board is on.
+    Without it, the board has a network and reaches this machine at `host`; the fault proxy listens at `listen`. lan:
+    the application starts its Ethernet. off_s: minimum off-time, seconds. Other fields: those of `Limits`.
     """
 
     bindings: ClassVar[dict[str, Any]] = {
@@ -175,20 +169,20 @@ class NodeDriver(Driver):  # type: ignore[misc]
         super().__attrs_post_init__()
         if (self.line is None) == (self.host is None):
             raise ValueError("either line (a UART) or host (a network) says how the board reaches the queue manager")
-        if isinstance(self.button, PowerProtocol):  # labgrid takes a power switch for a reset button, too
+        if isinstance(self.button, PowerProtocol):  # labgrid also accepts a power switch as a reset button
             self.button = None
 
     @property
     def identity(self) -> str:
-        """What tells it from others, wherever it is plugged in."""
+        """Identifies the board, wherever it is plugged in."""
         return identity(self.micropython.port)
 
 
-# The file of boards, with its errors in a sentence
+# The file of boards, with error messages for people
 
 
 def table(found: Any, where: str, *keys: str) -> dict[str, Any]:
-    """What stands there, which has to be a table; of these keys, if there are any. Raises BoardMissing."""
+    """The value, which must be a table, with only `keys` if given. Raises BoardMissing."""
     if not isinstance(found, dict):
         raise BoardMissing(f"{where} has to be a table, such as {{name: value}}, not {found!r}")
     if unknown := [str(key) for key in found if keys and key not in keys]:
@@ -197,9 +191,9 @@ def table(found: Any, where: str, *keys: str) -> dict[str, Any]:
 
 
 def reason(error: BaseException) -> str:
-    """What labgrid says: its errors show their fields, at length, and hide what they come from."""
+    """A short text for a labgrid error: labgrid prints its fields at length and hides the cause."""
     said = f"no {error}" if isinstance(error, KeyError) else str(getattr(error, "msg", error)).removeprefix("Error: ")
-    if cause := error.__cause__:  # attrs puts all that it knows of a field behind its sentence
+    if cause := error.__cause__:  # attrs appends details of the field to its message
         said = f"{said}: {cause.args[0] if isinstance(cause, TypeError) and cause.args else cause}"
     return re.sub(r"Target\(name='([^']*)', env=Environment\(config_file='[^']*'\)\)", r"\1", said)
 
@@ -208,7 +202,7 @@ def load(path: Path) -> Environment:
     """Raises BoardMissing for a file that is no labgrid environment."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # a key that stands twice
+            warnings.simplefilter("error", UserWarning)  # duplicate keys
             environment = Environment(str(path))
         targets = environment.config.get_targets()
     except WRONG as error:
@@ -230,17 +224,17 @@ def load(path: Path) -> Environment:
 
 
 def names(path: Path) -> list[str]:
-    """Every board of a file."""
+    """The names of all boards in a file."""
     return list(load(path).config.get_targets())
 
 
 def node_of(environment: Environment, name: str) -> NodeDriver:
-    """The driver of one board, which is not active. Raises BoardMissing with the board, if it is described wrongly."""
+    """The driver of one board, inactive. Raises BoardMissing, naming the board, for a wrong description."""
     where = f"{environment.config_file}: board {name}"
     table(environment.config.get_targets()[name], where, *TARGET)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # a key that nobody reads
+            warnings.simplefilter("error", UserWarning)  # unknown keys
             found: NodeDriver = environment.get_target(name).get_driver(NodeDriver, activate=False)
             return found
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Boards that are whole machines in QEMU: processor, flash, UARTs and network are the emulated machine's own.
+"""Boards that are whole machines in QEMU: processor, flash, UARTs and network are emulated.
 
-A power cut is SIGKILL of QEMU, between any two instructions of the board; its flash is a file and stays as it was at
-that instant. The rig writes and reads that file while the board is off.
+A power cut is SIGKILL of QEMU, between any two instructions of the board. Its flash is a file and keeps its content at
+that instant. The rig reads and writes the file while the board is off.
 """
 
 import json
@@ -25,7 +25,7 @@ from hil.boards import LOOPBACK, POWER, RESET, ROOT, SENSOR, Board, Limits, Log,
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 FIRMWARE = ROOT / "build" / "firmware"
 MPS2_PSRAM_SIZE = 16 << 20
-MPS2_FLASH_SIZE = 2 << 20  # at the begin of the PSRAM
+MPS2_FLASH_SIZE = 2 << 20  # at the start of the PSRAM
 MPS2_BLOCK_SIZE = 4096
 MPS2_OUTBOX = 262144
 MPS2_WEAR = struct.Struct(f"<Q{MPS2_FLASH_SIZE // MPS2_BLOCK_SIZE}I")  # behind the flash; flash.c: wear_t
@@ -49,9 +49,8 @@ asyncio.run(application.main("config.json"))
 
 
 class M3:
-    """A Cortex-M3 that QEMU has, with our firmware. `lan` gives it a network, `line` joins its UART 1 to the character
-    device uart1.
-    """
+    """A Cortex-M3 in QEMU with our firmware. `lan` gives it a network, `line` joins its UART 1 to the character device
+    uart1."""
 
     processor = "Cortex-M3"
     firmware = FIRMWARE / "mps2-an385" / "firmware.elf"
@@ -61,7 +60,7 @@ class M3:
 
     @classmethod
     def command(cls, flash: str | Path, settings: str, firmware: Path | None = None) -> list[str | Path]:
-        """QEMU with this file as its flash, and the words NAME=VALUE for the firmware; without a terminal or links."""
+        """QEMU with this file as its flash, and NAME=VALUE words for the firmware; without a terminal or links."""
         memory = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path={flash},share=on"
         command: list[str | Path] = [*cls.qemu, "-object", memory, "-display", "none", "-monitor", "none"]
         return [*command, "-semihosting", "-kernel", firmware or cls.firmware, "-append", settings]
@@ -70,8 +69,8 @@ class M3:
 class Flash:
     """A LittleFS in the first `size` bytes of a file: the board's flash, for the host while the board is off.
 
-    Its caches are those of MicroPython's VfsLfs2: a small file that was written with larger ones stands in its folder's
-    block, and LittleFS makes garbage of it while the board has it open.
+    Its cache sizes are those of MicroPython's VfsLfs2. With larger caches, a small file would be stored inline in its
+    folder's block, and LittleFS would corrupt it while the board has it open.
     """
 
     def __init__(self, path: Path, size: int, block_size: int) -> None:
@@ -92,7 +91,7 @@ class Flash:
 
     @contextmanager
     def _mounted(self, changes: bool = False) -> Iterator[LittleFS]:
-        """The file system; what is written to it is in the file at the end, if there are to be `changes`."""
+        """The file system. With `changes`, writes reach the file at the end."""
         with self._path.open("r+b" if changes else "rb") as image:
             content = bytearray(image.read(self._size))
             system = self._open(content, mount=True)
@@ -112,13 +111,13 @@ class Flash:
         self.put(files)
 
     def read(self, name: str) -> bytes:
-        """A file's content, empty if it does not exist."""
+        """A file's content, empty if it is missing."""
         with self._mounted() as system, suppress(FileNotFoundError), system.open(name, "rb") as file:
             return bytes(file.read())
         return b""
 
     def put(self, files: dict[str, bytes]) -> None:
-        """Write these files, in place of those that are there."""
+        """Write these files, replacing existing ones."""
         with self._mounted(changes=True) as system:
             for name, data in files.items():
                 system.makedirs(str(Path(name).parent), exist_ok=True)
@@ -126,7 +125,7 @@ class Flash:
                     file.write(data)
 
     def take(self, folder: str, to: Path) -> None:
-        """Move a folder with its files to the new folder `to` of this machine. Raises FileNotFoundError."""
+        """Move a folder with its files to the new local folder `to`. Raises FileNotFoundError."""
         with self._mounted(changes=True) as system:
             try:
                 names = system.listdir(folder)
@@ -148,7 +147,7 @@ def mps2_flash(path: Path) -> Flash:
 
 
 def compiled(application: Path, target: str) -> bytes:
-    """The application as a .mpy file: a small board has no memory to compile it. Raises BoardMissing."""
+    """The application as a .mpy file, because a small board lacks the memory to compile it. Raises BoardMissing."""
     built(MPY_CROSS, target)
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "application.mpy"
@@ -181,7 +180,7 @@ class Qemu:
             self._process.kill()
 
     def _connected(self) -> socket.socket:
-        """A connection to QEMU's control socket, where nobody listens yet if QEMU starts just now. Raises OSError."""
+        """Connect to QEMU's control socket, retrying while QEMU starts. Raises OSError."""
         end = time.monotonic() + _RESET_DEADLINE_S
         while True:
             control = socket.socket(socket.AF_UNIX)
@@ -197,7 +196,7 @@ class Qemu:
                 return control
 
     def reset(self) -> None:
-        """Press the reset button: the processor begins again, the power stays. Raises OSError if it is off."""
+        """Press the reset button: the processor restarts with the power on. Raises OSError if it is off."""
         with self._connected() as control:
             with control.makefile("rw") as lines:
                 for command in (None, "qmp_capabilities", "system_reset"):
@@ -220,8 +219,8 @@ def _answer(lines: TextIO) -> None:
 class Mps2Board(Board):
     """A microcontroller in QEMU with a heap of 64 KiB. `folder` holds the flash.
 
-    With `network` it reaches the queue manager over its Ethernet, else over its UART 1, which hears nothing while the
-    flash erases. UART 0 is its log.
+    With `network` it reaches the queue manager over Ethernet, else over UART 1, which receives nothing during a flash
+    erase. UART 0 is its log.
     """
 
     host = HOST
@@ -238,7 +237,7 @@ class Mps2Board(Board):
         self.log = Log()
         self.folder = folder
         self.application = application
-        self.sockets = Path(tempfile.mkdtemp(prefix="board-"))  # the path of a Unix socket must be short
+        self.sockets = Path(tempfile.mkdtemp(prefix="board-"))  # a Unix socket's path must be short
         self.qemu = Qemu(self._command(), self.log, folder, self.sockets / "control")
 
     def _command(self) -> list[str | Path]:

@@ -1,4 +1,4 @@
-"""How the commands of the rig end, whatever ends them: with a sentence and a status, and what is kept."""
+"""The end of the rig's commands: message, exit status and kept artefacts, however the command ends."""
 
 import asyncio
 import shutil
@@ -18,9 +18,8 @@ T = TypeVar("T")
 
 
 def ending(console: Console, do: Callable[[], int]) -> int:
-    """What this gives: the exit status of a command; 2 if it cannot be done, RIG_FAILED if the rig fails, 130 if
-    it is interrupted.
-    """
+    """The exit status of a command: the result of `do`; 2 if the work is impossible, RIG_FAILED if the rig fails, 130
+    if interrupted."""
     try:
         return do()
     except (BoardMissing, OSError) as error:
@@ -32,7 +31,7 @@ def ending(console: Console, do: Callable[[], int]) -> int:
 
 
 def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Do this work, with SIGTERM doing what SIGINT does: everything is ended, nothing is left behind."""
+    """Run this work to its end. SIGTERM acts as SIGINT: everything ends, nothing is left behind."""
 
     async def until_terminated() -> T:
         task = asyncio.current_task()
@@ -45,7 +44,7 @@ def to_the_end(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def new_folder(below: Path, name: str) -> Iterator[tuple[Path, Callable[[], object]]]:
-    """A folder for a run, whose name begins with this, and what keeps it: without that it is gone at the end."""
+    """A folder for a run, with `name` as prefix, and a function that keeps it; otherwise it is removed at the end."""
     below.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=below))
     with ExitStack() as removal:

@@ -1,6 +1,6 @@
-"""One user at a time for a board, also while its power is off and its port is not there: `ordack board` and the rig.
+"""Locks that give a board to one user at a time, `ordack board` or the rig, even while its port is missing.
 
-Each name of a port has a file with a lock, which says who has it. The system releases a lock when its process ends.
+Each name of a port has a lock file that tells its holder. The system releases a lock when its process ends.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ FOLDER = Path(tempfile.gettempdir())
 
 
 def names_of(port: str) -> list[str]:
-    """The names of a port by its path or URL: the address in a network; the path, and of a USB port where it is plugged
-    in. A pseudo-terminal has only the path that was given: its number is soon another board's.
-    """
+    """The names of a port by its path or URL: the network address; or the path, and the USB location of a USB port. A
+    pseudo-terminal has only the given path: another board may soon get its number."""
     if address := re.fullmatch(r"\w+://([^?/]*)/?(?:\?.*)?", port):
         return [address[1]] if address[1] else []
     real = os.path.realpath(port)
@@ -39,7 +38,7 @@ def names_of(port: str) -> list[str]:
 
 
 class Claim:
-    """The use of a board, by all of its names, until `release` or the end of the process."""
+    """The claim on a board, by all of its names, until `release` or the end of the process."""
 
     def __init__(self, reason: str, *names: str) -> None:
         self._reason = reason
@@ -47,7 +46,7 @@ class Claim:
         self.add(names)
 
     def add(self, names: Iterable[str]) -> None:
-        """Claim further names. Raises NoBoard, and has claimed nothing any more, if somebody else has one."""
+        """Claim further names. If another user holds one, releases all claims and raises NoBoard."""
         for name in names:
             if name in self._files:
                 continue
@@ -76,9 +75,8 @@ class Claim:
 
 
 def _opened(path: Path) -> IO[str]:
-    """A file that every user of this machine may write to, whoever has made it. One of another user cannot be opened so
-    that it might be made, in a folder that all can write to.
-    """
+    """A lock file that every user of this machine may write to. Opening and creating alternate: in a world-writable
+    folder, Linux refuses O_CREAT on another user's file."""
     while True:
         with suppress(FileNotFoundError):
             return path.open("r+")

@@ -1,10 +1,9 @@
 """Copies ordack and an application to a board (`ordack board deploy`).
 
 Files come from a folder with a package.json, as mip takes it. Each changed file is written under another name and
-checked; all are renamed at the end, and `ordack.json` beside them records the version. A deploy that is interrupted
-before the renaming has changed nothing. If it is interrupted during the renaming, `ordack board doctor` reports files
-of two versions, and the next deploy repairs them. What an earlier deploy has copied and this one has not goes; nothing
-else does.
+checked; all are renamed at the end, and `ordack.json` beside them records the version. A deploy interrupted before the
+renaming changes nothing. After an interrupted renaming, `ordack board doctor` reports files of two versions, and the
+next deploy repairs them. A deploy removes files of earlier deploys that it does not copy, and no other files.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _REMOVE = "import os\nfor p in {!r}:\n try:\n  os.remove(p)\n except OSError:\n 
 _NODE = "try:\n import ordack.node\n print(repr(''))\nexcept Exception as e:\n print(repr(repr(e)))"
 _NAMES = "import os\ntry:\n print([f[0] for f in os.ilistdir({!r})])\nexcept OSError:\n print(['node'])"
 HIDES = "hides the package ordack from programs", "give that folder another name"
-# Why a program does not compile, as MicroPython shows it; empty if it does, or if the firmware cannot tell.
+# The compile error of a program, as MicroPython shows it; empty without an error or without a compiler.
 _COMPILE = """
 import io, sys
 s = io.StringIO()
@@ -43,8 +42,7 @@ except (MemoryError, NameError):
 print(repr(s.getvalue()))
 """
 _MODULE = "try:\n import {}\n print(True)\nexcept Exception:\n print(False)"
-# Puts each FILE.new in the place of FILE, then removes others, which may be folders, if they are empty. FAT does not
-# rename over a file.
+# Renames each FILE.new to FILE, then removes other files, and folders if empty. FAT does not rename over a file.
 RENAME = """
 import os
 for p in {!r}:
@@ -63,7 +61,7 @@ for p in {!r}:
 
 
 class Deployed(NamedTuple):
-    """What a deploy did. core: which one the board uses now; problem: why a node cannot start there, or empty."""
+    """The result of a deploy. core: the core in use now; problem: why a node cannot start, or empty."""
 
     copied: list[str]
     unchanged: int
@@ -75,7 +73,7 @@ class Deployed(NamedTuple):
 
 
 def default_package(info: Info) -> Path:
-    """The compiled package if there is one that the board loads, else the sources. Raises BoardError."""
+    """The compiled package if it exists and the board loads it, else the sources. Raises BoardError."""
     compiled, modules = CHECKOUT / "build" / "mip" / "package.json", CHECKOUT / "firmware" / "ports" / "modules.py"
     if info.mpy & 0xFF == MPY_VERSION and compiled.exists():
         seal = compiled.with_name("made-from")
@@ -95,10 +93,8 @@ def default_package(info: Info) -> Path:
 
 
 def chosen_files(package: Path, info: Info, *, own_core: bool) -> dict[str, bytes]:
-    """The files of a package that are for this board: place in lib -> content. own_core: the firmware has the C core.
-
-    Raises BoardError.
-    """
+    """The files of a package for this board: path below lib -> content. own_core: the firmware has the C core. Raises
+    BoardError."""
     try:
         listed = [(str(place), str(source)) for place, source in json.loads(package.read_text())["urls"]]
         files = {place: (package.parent / source).read_bytes() for place, source in listed}
@@ -117,12 +113,12 @@ def chosen_files(package: Path, info: Info, *, own_core: bool) -> dict[str, byte
 
 
 def _other_kind(path: str) -> str:
-    """The module as the other kind of file, .py or .mpy, which would be taken instead, or waste flash."""
+    """The module's path with the other suffix, .py or .mpy. Such a file would take precedence or waste flash."""
     return path.removesuffix(".mpy") + ".py" if path.endswith(".mpy") else path.removesuffix(".py") + ".mpy"
 
 
 def _of_user(info: Info, main: Path | None, config: Path | None) -> dict[str, bytes]:
-    """The user's own files by their places on the board. Raises BoardError if one cannot be read."""
+    """The user's own files by their paths on the board. Raises BoardError if one cannot be read."""
     try:
         own = {} if main is None else {info.root("main.py"): main.read_bytes()}
         return own if config is None else own | {info.root(config.name): config.read_bytes()}
@@ -137,7 +133,7 @@ def deploy(
     config: Path | None = None,
     progress: Progress = lambda *_: None,
 ) -> Deployed:
-    """Copy what is not there as it should be. main becomes main.py, config keeps its name. Raises BoardError."""
+    """Copy the missing and changed files. main becomes main.py, config keeps its name. Raises BoardError."""
     info = board.info
     _, _, frozen = board.run(CORE)
     if folder := hiding_folder(board, frozen):
@@ -155,12 +151,12 @@ def deploy(
     changed = [path for path in files if found[path] != sums[path]]
     stale = ({_other_kind(path) for path in modules} | set(before.get("files", ()))) - set(files)
     removed = sorted(path for path, size in zip(sorted(stale), board.sums(sorted(stale)), strict=True) if size)
-    if before and not modules:  # the firmware has them now
+    if before and not modules:  # the firmware has frozen modules now
         removed.append(manifest)
     ours = {path: sums[path] for path in modules}
     complete = {"version": version(), "complete": True, "files": ours}
     if changed or removed or (modules and before != json.loads(json.dumps(complete))):
-        board.run(_REMOVE.format([f"{path}.new" for path in changed]), 30)  # what a cut has left takes room
+        board.run(_REMOVE.format([f"{path}.new" for path in changed]), 30)  # remains of an interrupted deploy take room
         _make_room(board, info, [len(files[path]) for path in changed])
         board.run(_FOLDERS.format(_parents([*changed, manifest], info.folder)))
         copy_aside(board, {path: files[path] for path in changed}, sums, progress)
@@ -169,14 +165,14 @@ def deploy(
         ):
             board.run(_REMOVE.format([f"{path}.new" for path in changed]), 30)
             raise BoardError(f"nothing was replaced, {main} does not compile: {mistake}: correct it, and deploy again")
-        # From here to the last line a cut leaves a mixture, and the manifest says so.
+        # From here to the last line an interruption leaves mixed versions, and the manifest says so.
         if modules:
-            listed = {**ours, **dict.fromkeys(removed, (0, 0))}  # what a cut leaves of them, the next deploy removes
+            listed = {**ours, **dict.fromkeys(removed, (0, 0))}  # the next deploy removes leftovers
             _put(board, manifest, {**complete, "complete": False, "files": listed})
         board.run(RENAME.format(changed, removed + _parents(removed, info.lib)[::-1]), 30)
         if modules:
             _put(board, manifest, complete)
-        board.reset()  # what was imported is the old
+        board.reset()  # unloads the old modules
     chosen_core, problem, _ = board.run(CORE)
     problem = problem or board.run(_NODE)
     return Deployed(
@@ -233,7 +229,7 @@ def _put(board: Board, path: str, value: dict[str, Any]) -> None:
 
 
 def _parents(paths: Sequence[str], folder: str) -> list[str]:
-    """The folders in which these files are, outermost first; not `folder` and those around it."""
+    """The folders of these files, outermost first, without `folder` and its parents."""
     found = {"/".join(path.split("/")[:depth]) for path in paths for depth in range(2, path.count("/") + 1)}
     return sorted(one for one in found if not f"{folder}/".startswith(f"{one}/"))
 

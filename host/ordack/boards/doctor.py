@@ -1,4 +1,4 @@
-"""Looks at a board and says what to do (`ordack board doctor`)."""
+"""Examines a board and advises what to do (`ordack board doctor`)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def examine(
     outbox: str = "outbox",
     progress: Progress = lambda *_: None,
 ) -> Iterator[Check]:
-    """Look at a board, and change nothing there."""
+    """Examine a board without changing it."""
     info = board.info
     if board.watched:
         yield Check("watchdog", "ok", "the program feeds one; ordack board did, meanwhile")
@@ -82,7 +82,7 @@ def examine(
 
 
 def program(board: Board) -> Iterator[Check]:
-    """How main.py starts, if there is one. The last question: it runs then."""
+    """How main.py starts, if it exists. Ask this last, because the program runs afterwards."""
     (there,) = board.sums([board.info.root("main.py")])
     if there is None or board.watched:
         return

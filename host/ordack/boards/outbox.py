@@ -1,4 +1,4 @@
-"""What is in the outbox of a board, read from a copy of it on this machine, and how the copy is made."""
+"""Copies the outbox of a board to this machine, and reports its content from the copy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ordack.boards.deploy import CHECKOUT
 from ordack.boards.repl import Board, BoardError, Progress, part_of
 from ordack.config import classes
 
-PIECE_BYTES = 8192  # that are read at once
-SMALL_MESSAGE = 512  # bytes: with less room than that an outbox is full
-CLOCK_SET = 1700000000  # s since 1970; an earlier time is no time (node.CLOCK_SET)
+PIECE_BYTES = 8192  # per read
+SMALL_MESSAGE = 512  # bytes; an outbox with less room counts as full
+CLOCK_SET = 1700000000  # s since 1970; earlier times are invalid (node.CLOCK_SET)
 FILES = """
 import os
 try:
@@ -31,7 +31,7 @@ except OSError:
 
 
 class Check(NamedTuple):
-    """One line of a report. verdict: "ok", "warning" or "bad". advice: what to do, if there is something to do."""
+    """One line of a report. verdict: "ok", "warning" or "bad". advice: the next step, or empty."""
 
     name: str
     verdict: str
@@ -45,9 +45,8 @@ class Check(NamedTuple):
 
 
 def fetch_outbox(board: Board, path: str, found: list[tuple[str, int]], to: Path, progress: Progress) -> None:
-    """Copy the files of an outbox off a board, as they are. They get their names when all are here: a part of an outbox
-    would read as a whole one with fewer messages. Raises BoardError, NoBoard.
-    """
+    """Copy the files of an outbox off a board unchanged. They get their names when all are here: a partial outbox would
+    read as a whole one with fewer messages. Raises BoardError, NoBoard."""
     total, done = sum(size for _, size in found), 0
     with taken(to):
         for name, size in found:
@@ -60,7 +59,7 @@ def fetch_outbox(board: Board, path: str, found: list[tuple[str, int]], to: Path
 
 @contextmanager
 def taken(to: Path) -> Iterator[None]:
-    """Raises BoardError where the folder does not take the copy that is made of an outbox."""
+    """Turn an OSError while copying an outbox to the folder into a BoardError."""
     try:
         yield
     except OSError as error:
@@ -68,7 +67,7 @@ def taken(to: Path) -> Iterator[None]:
 
 
 def node_modules() -> tuple[Any, Any]:
-    """The modules log and replay of ordack.node, of the checkout. ImportError: this ordack has none."""
+    """The modules log and replay of ordack.node, from the checkout. Raises ImportError without a checkout."""
     if (folder := str(CHECKOUT / "firmware" / "ordack")) not in ordack.__path__:
         ordack.__path__.append(folder)
     from ordack.node.storage import log, replay
@@ -85,7 +84,7 @@ def read_outbox(
     clock_is_set: bool = True,
     reached: Check | None = None,
 ) -> Iterator[Check]:
-    """Say what is in a copy of an outbox. now: s since 1970. flash: bytes that it can have."""
+    """Report the content of a copy of an outbox. now: s since 1970. flash: the outbox's size limit, in bytes."""
     try:
         log, replay = node_modules()
     except ImportError:
@@ -134,12 +133,12 @@ def read_outbox(
 def _process_of(message: Any) -> confirm.Confirmation:
     process = confirm.Confirmation(message.handle.record, confirm.Settings())
     if message.sent and process.state == confirm.Q:
-        process.sent()  # the log says of a whole start whether it may have sent
+        process.sent()  # the log of a whole start says whether it may have sent
     return process
 
 
 def _by_queue(restored: Iterable[Any]) -> dict[str, list[confirm.Confirmation]]:
-    """The confirmation processes of the messages of an outbox."""
+    """The confirmation processes of the messages of an outbox, by queue."""
     queues: dict[str, list[confirm.Confirmation]] = {}
     for message in restored:
         queues.setdefault(message.queue.name, []).append(_process_of(message))
@@ -154,7 +153,7 @@ def _queue(
     reached: Check | None,
     other: str,
 ) -> Iterator[Check]:
-    """What is there for one queue: waiting, not known to be received, dead-lettered. other: as from `_other`."""
+    """Report the messages for one queue: waiting, not known to be received, dead-lettered. other: from `_other`."""
     waiting = [process for process in all_of_it if process.state in (confirm.Q, confirm.S)]
     dead = [process for process in all_of_it if process.state == confirm.X]
     if waiting:
@@ -171,14 +170,14 @@ def _queue(
 
 
 def _other(reached: Check | None, before: bytes) -> str:
-    """The GUID of the queue manager that was reached, if another one has answered before: as the board has it in its
-    log, where zeros are none."""
+    """The GUID of the reached queue manager, if another one has answered before; else "". before: the other's GUID
+    prefix in the board's log, zeros for none."""
     guid = "" if reached is None else str(reached.values.get("guid", ""))
     return guid if guid and before.strip(b"\0") and not guids.guid_bytes(guid).startswith(before) else ""
 
 
 def _identity(found: Any, ahead: str) -> Check:
-    """Who the board is to others; the name is for people."""
+    """The board's GUID and name; the name is for people."""
     guid = guids.guid_text(found.guid)
     values = {"guid": guid, "name": found.name, "ahead": found.ahead}
     text = f"{found.name}, GUID {guid}" if found.name else f"GUID {guid}"
@@ -233,11 +232,11 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-# ---- of a board that cannot send it itself any more (`ordack board rescue`)
+# ---- outboxes of boards that can no longer send (`ordack board rescue`)
 
 
 def make_folder(to: Path) -> None:
-    """Make the folder that takes the copy. Raises BoardError if something is in it already, or it cannot be made."""
+    """Make the folder for the copy. Raises BoardError if the folder is not empty or cannot be made."""
     try:
         to.mkdir(parents=True, exist_ok=True)
         if any(to.iterdir()):
@@ -247,7 +246,7 @@ def make_folder(to: Path) -> None:
 
 
 def copy_from_board(board: Board, folder: str, to: Path, progress: Progress) -> None:
-    """Copy the outbox in `folder` off a board, as it is. Raises BoardError, NoBoard."""
+    """Copy the outbox in `folder` off a board unchanged. Raises BoardError, NoBoard."""
     path = folder if folder.startswith("/") else board.info.root(folder)
     found = board.run(FILES.format(path))
     if not found:
@@ -256,7 +255,7 @@ def copy_from_board(board: Board, folder: str, to: Path, progress: Progress) -> 
 
 
 def copy_of(folder: Path, to: Path) -> None:
-    """Copy an outbox of this machine. Raises BoardError if there is none, or it cannot be copied."""
+    """Copy an outbox of this machine. Raises BoardError if it is missing or cannot be copied."""
     files = sorted(folder.glob("*.log"))
     if not files:
         raise BoardError(f"there is no outbox in {folder}: it has no files like 00000001.log")
@@ -266,10 +265,8 @@ def copy_of(folder: Path, to: Path) -> None:
 
 
 def listing(folder: Path) -> Iterator[dict[str, Any]]:
-    """Each message in an outbox, then, without `message_id`, whose it is and what cannot be read. No file is changed.
-
-    Raises BoardError if nothing of it can be read.
-    """
+    """Each message in an outbox; then, without `message_id`, the outbox's identity and unreadable records. Changes no
+    file. Raises BoardError if nothing is readable."""
     try:
         log, replay = node_modules()
     except ImportError:

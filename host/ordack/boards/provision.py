@@ -1,9 +1,9 @@
-"""Gives a board its name, its queue and the way there, and shows that it works (`ordack board provision`).
+"""Gives a board its name, queue and connection, and proves that they work (`ordack board provision`).
 
-The new configuration is written beside config.json, and the board tries it as it is: it joins the Wi-Fi, reaches the
-queue manager, and sends a message through a node. Only when that message is stored does one renaming put the new file
-in place of the old. Whatever fails or is cut off before it leaves the board configured as it was. FAT cannot rename
-over a file: a power cut in the renaming leaves the new file alone under its other name, where the next run finds it.
+The new configuration is written beside config.json, and the board tries it: it joins the Wi-Fi, reaches the queue
+manager, and sends a message through a node. When that message is stored, one renaming replaces the old file. Any
+earlier failure leaves the old configuration in force. FAT cannot rename over a file: a power cut during the renaming
+leaves the new file under its other name, where the next run finds it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SSID_BYTES_MAX, PASSWORD_BYTES = 32, range(8, 65)
 _OURS = re.compile(r".*/(?:authority|certificate|key)-[0-9a-f]{8}\.der")
 TLS_FILES = {"authority": "ca.der", "certificate": "{}.der", "key": "{}.key.der"}
 
-# None: joined; else why not, and the driver's number for it or what it says.
+# None: joined; else why not, and the driver's number or text for the reason.
 _JOIN = """
 def _join(ssid, password, options, seconds):
     import time
@@ -99,10 +99,9 @@ def _send(path, folder, seconds):
 
 
 class Wanted(NamedTuple):
-    """What a board is to be. wifi: name and password of the network that it joins; None: what it has.
-    tls: files by their roles, and for whom the queue manager's certificate has to be; None: no TLS. replace: a board
-    that has another name may get this one, and one with TLS may lose it.
-    """
+    """The desired configuration of a board. wifi: name and password of the network; None: the current one.
+    tls: files by role, and the name in the queue manager's certificate; None: no TLS. replace: allow renaming a board
+    and removing its TLS."""
 
     name: str
     queue: str
@@ -114,7 +113,7 @@ class Wanted(NamedTuple):
 
 
 class Provisioned(NamedTuple):
-    """What was done. before: the name that the board had, or empty. told: what the board says of its outbox."""
+    """The result. before: the board's previous name, or empty. told: the board's reports on its outbox."""
 
     guid: str
     before: str
@@ -123,7 +122,7 @@ class Provisioned(NamedTuple):
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError: it cannot be a board's name."""
+    """Raises ValueError for an unusable board name."""
     if not 1 <= len(name) <= NAME_MAX or len(name.encode()) > NAME_BYTES_MAX:
         raise ValueError(
             f"the name {name!r} has {len(name)} characters, {len(name.encode())} bytes: give one of 1 to {NAME_MAX} "
@@ -134,7 +133,7 @@ def check_name(name: str) -> None:
 
 
 def host_of(text: str) -> str:
-    """The host in a direct format name of a queue on another machine. Raises ValueError: it is none."""
+    """The host in a direct format name of a remote queue. Raises ValueError for other names."""
     like = r"write it in single quotes, as 'DIRECT=TCP:192.168.1.20\private$\line1'"
     if "\\" not in text:
         raise ValueError(f"the queue {text!r} has no backslash, perhaps because a shell took it away: {like}")
@@ -153,7 +152,7 @@ def host_of(text: str) -> str:
 
 
 def check_wifi(ssid: str, password: str) -> tuple[str, str]:
-    """A Wi-Fi and its password; an empty one is of an open network. Raises ValueError, which does not show it."""
+    """The Wi-Fi and its password, empty for an open network. Raises ValueError, which does not show the password."""
     if not 1 <= len(ssid.encode()) <= SSID_BYTES_MAX:
         raise ValueError(f"the Wi-Fi {ssid!r} has {len(ssid.encode())} bytes: a name has 1 to {SSID_BYTES_MAX}")
     if password and len(password.encode()) not in PASSWORD_BYTES:
@@ -168,7 +167,7 @@ def provision(
     wanted: Wanted,
     progress: Progress = lambda *_: None,
 ) -> Provisioned:
-    """Do all of it, or nothing but to copy modules. Raises BoardError, NoBoard."""
+    """Configure the board completely, or only copy modules and raise. Raises BoardError, NoBoard."""
     path = board.info.root(CONFIG)
     before = _config_of(board, path)
     _check_place(wanted, before)
@@ -188,7 +187,7 @@ def provision(
     if wanted.tls is not None:
         _check_tls(board)
         files, called = wanted.tls
-        # Named by their contents: until config.json is renamed, the board keeps those it has.
+        # Named by content: until config.json is renamed, the board keeps its current files.
         places = {role: board.info.root(f"{role}-{binascii.crc32(data):08x}.der") for role, data in files.items()}
         placed = {places[role]: data for role, data in files.items()}
         config["tls"] = {**places, "name": called}
@@ -206,7 +205,7 @@ def provision(
 
 
 def _check_place(wanted: Wanted, before: dict[str, Any]) -> None:
-    """May this board become that? Raises BoardError."""
+    """Raises BoardError unless this board may get the new configuration."""
     name = before.get("name") or wanted.name
     if name != wanted.name and not wanted.replace:
         raise BoardError(
@@ -222,7 +221,7 @@ def _check_place(wanted: Wanted, before: dict[str, Any]) -> None:
 
 
 def _config_of(board: Board, path: str) -> dict[str, Any]:
-    """What config.json says, {} if there is none. Raises BoardError."""
+    """The content of config.json, {} if it is missing. Raises BoardError."""
     for place in (path, f"{path}.new"):
         with suppress(FileNotFoundError):
             try:
@@ -230,14 +229,14 @@ def _config_of(board: Board, path: str) -> dict[str, Any]:
             except ValueError:
                 config = None
             if isinstance(config, dict):
-                return config if place == path else {**config, "name": ""}  # which was not in force
+                return config if place == path else {**config, "name": ""}  # the new file was not in force
             if place == path:
                 raise BoardError(f"{path} on the board is no JSON object: repair it, or remove it from the board")
     return {}
 
 
 def tls_files(folder: Path, name: str) -> dict[str, bytes]:
-    """What `ordack tls` has made for this board, by roles. Raises ValueError."""
+    """The files that `ordack tls` made for this board, by role. Raises ValueError."""
     found = {}
     for role, place in TLS_FILES.items():
         file = folder / place.format(name)
@@ -260,17 +259,17 @@ def _check_tls(board: Board) -> None:
 
 @contextmanager
 def _taken_back(board: Board, paths: list[str]) -> Iterator[None]:
-    """What was written is removed if it does not come into force."""
+    """Remove the written files if the new configuration does not come into force."""
     try:
         yield
     except BaseException:
-        with suppress(BoardError):  # it may have gone; then the next run writes them anew
+        with suppress(BoardError):  # the board may be gone; the next run rewrites the files
             board.run(RENAME.format([], paths))
         raise
 
 
 def _try(board: Board, wanted: Wanted, config: dict[str, Any], path: str) -> tuple[str, list[str]]:
-    """Let the board go the way that the file at `path` says; its GUID, what it says. Raises BoardError."""
+    """Let the board try the file at `path`; returns its GUID and its reports. Raises BoardError."""
     board.reset()
     if "ssid" in config:
         _join(board, config)
@@ -316,7 +315,7 @@ def _join(board: Board, config: dict[str, Any]) -> None:
 
 
 def _why(wanted: Wanted, where: str, number: int, waiting: int, reason: str) -> str:
-    """Why the message was not stored, and what to do."""
+    """Why the message was not stored, and the next step."""
     if number:
         text = f"the queue {wanted.queue}: {where} refuses the message: {classes.words(number, wanted.queue)}"
         host, _, queue = wanted.queue.partition("\\")

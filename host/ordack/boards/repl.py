@@ -1,7 +1,7 @@
-"""A board's raw REPL: interrupts its program, runs code there, reads and writes its files, starts the program again.
+"""A board's raw REPL: interrupts its program, runs code, reads and writes files, restarts the program.
 
-A program that feeds a watchdog is interrupted, too, and most watchdogs cannot be stopped. When the watchdog has reset
-the board, `attended` repeats the work and feeds it.
+Interrupting a program also stops it from feeding a watchdog, and most watchdogs cannot be stopped. After a watchdog
+reset, `attended` repeats the work and feeds the watchdog.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from mpremote.transport import TransportError
 from mpremote.transport_serial import SerialTransport
 from mqqb import core
 
-MINIMUM = (1, 25)  # of MicroPython
+MINIMUM = (1, 25)  # MicroPython version
 BAUD = 115200  # of a serial line; USB ports ignore it
-ENTER_S = 10  # until a port that does not answer has no MicroPython
-ANSWER_S = 20  # until a board that does not answer was reset or is dead
+ENTER_S = 10  # without an answer by then, the port has no MicroPython
+ANSWER_S = 20  # without an answer by then, the board was reset or is dead
 BOOT_S = 20  # boot.py may join a network
-RETURN_S = 10  # a USB port is away while its board starts
-START_S = 5  # after which a program that has not ended is taken to run
+RETURN_S = 10  # a USB port is missing while its board starts
+START_S = 5  # a program still running by then has started
 QUIET_S = 0.3
 CHUNK_BYTES = 1024
 PROMPT = b"\n>>> "
 
-Progress = Callable[[str, int, int], None]  # what, bytes done, bytes in all
+Progress = Callable[[str, int, int], None]  # what, bytes done, bytes in total
 Result = TypeVar("Result")
 
 
 class BoardError(Exception):
-    """The board does not do what was asked. The text says what to do."""
+    """The board cannot do the work. The text gives the next step."""
 
 
 class NoBoard(BoardError):
-    """There is nothing to talk to: no port, a port in use, no answer, no MicroPython."""
+    """No board to talk to: no port, a port in use, no answer, no MicroPython."""
 
 
 class Info(NamedTuple):
-    """What a board says of itself. heap_free: bytes, after a collection. mpy: sys.implementation._mpy, 0 without."""
+    """A board's own description. heap_free: bytes, after a collection. mpy: sys.implementation._mpy, or 0."""
 
     version: tuple[int, ...]
     machine: str
@@ -59,17 +59,17 @@ class Info(NamedTuple):
 
     @property
     def arch(self) -> str:
-        """The native modules that it loads; empty if it takes none."""
+        """The architecture of native modules that the board loads; empty if none."""
         return core.NATIVE[self.mpy >> 10 & 15]
 
     @property
     def lib(self) -> str:
-        """Where modules go: the folder that mip takes, else the one in which the board starts."""
+        """The folder for modules: mip's target folder, else the board's start folder."""
         found = [path for path in self.path if path.endswith("/lib") and not path.startswith("/rom")]
         return found[0] if found else self.folder.rstrip("/")
 
     def root(self, name: str) -> str:
-        """A file in the folder in which the board starts."""
+        """The path of a file in the board's start folder."""
         return f"{self.folder.rstrip('/')}/{name}"
 
 
@@ -81,9 +81,9 @@ i = sys.implementation
 m = getattr(i, '_machine', sys.platform)
 print((m, getattr(i, '_mpy', 0), gc.mem_free(), gc.mem_alloc(), list(sys.path), os.getcwd()))
 """
-# Every command begins with _feed(). What holds it is gone after a reset.
+# Every command begins with _feed(). A reset removes the definition.
 _UNWATCHED = "_feed = int"
-# A second WDT takes over the first with a longer time: 30 s is about an STM32's limit, 8.388 s is an RP2's.
+# A second WDT overrides the first with a longer timeout: 30 s is about an STM32's limit, 8.388 s is an RP2's.
 _WATCHED = """
 import machine
 try:
@@ -91,7 +91,7 @@ try:
 except ValueError:
     _feed = machine.WDT(timeout=8388).feed
 """
-# Was the board reset since it was told _feed, and not by its power?
+# Was the board reset since _feed was defined, other than by its power?
 _BITTEN = """
 try:
     import machine
@@ -99,7 +99,7 @@ try:
 except (ImportError, AttributeError):
     print(False)
 """
-# Size and CRC of files; None: not there.
+# Size and CRC of files; None for a missing file.
 _SUMS = """
 import binascii
 def _sum(path):
@@ -126,7 +126,7 @@ except OSError:
     print(None)
 """
 FREE = "import os\ns=os.statvfs({!r})\nprint((s[0],s[0]*s[3],s[0]*s[2]))"
-# Which core a node would use, and whether its modules are frozen into the firmware.
+# The core that a node would use, and whether its modules are frozen into the firmware.
 CORE = """
 import gc, os
 def _core():
@@ -152,9 +152,8 @@ print(_core())
 
 
 class _Line(SerialTransport):  # type: ignore[misc]
-    """mpremote's transport with a deadline for each wait: mpremote checks the time only while the board is silent, and
-    a board that prints without end would hold the command for ever.
-    """
+    """mpremote's transport with a deadline for each wait: mpremote checks the time only while the board is silent, so a
+    board that prints endlessly would block the command forever."""
 
     limit = float(ANSWER_S)  # s
 
@@ -163,7 +162,7 @@ class _Line(SerialTransport):  # type: ignore[misc]
         until = time.monotonic() + (timeout_overall or self.limit)
         data = b""
         while not data.endswith(ending) and time.monotonic() < until:
-            if self.is_pty:  # select notices that the other end has gone, in_waiting does not
+            if self.is_pty:  # select notices that the other end has gone; in_waiting does not
                 if select.select([self.serial], [], [], max(0.0, until - time.monotonic()))[0]:
                     data += self.serial.read(1)
             elif self.serial.in_waiting:
@@ -174,9 +173,9 @@ class _Line(SerialTransport):  # type: ignore[misc]
 
 
 class Board:
-    """A board's raw REPL; the program there is interrupted. `look` comes first. Raises NoBoard, BoardError.
+    """A board's raw REPL; opening it interrupts the program. Call `look` first. Raises NoBoard, BoardError.
 
-    again: the attempt before was cut off. `watched`: a watchdog has done that; each command feeds it now.
+    again: the previous attempt was cut off. watched: a watchdog did that; each command feeds it now.
     """
 
     def __init__(self, port: str, baud: int = BAUD, *, again: bool = False) -> None:
@@ -196,8 +195,8 @@ class Board:
             raise
 
     def look(self, *, reset: bool) -> Board:
-        """Read the board's version and `info`. reset: do a soft reset first, which frees the heap. Closes the port if
-        it raises."""
+        """Read the board's version and `info`. reset: first do a soft reset, which frees the heap. Closes the port on
+        errors."""
         try:
             if reset:
                 self.reset()
@@ -232,7 +231,7 @@ class Board:
         self._line.serial.write_timeout = write_limit(self.port, ENTER_S)
         until = time.monotonic() + (BOOT_S if reset else ENTER_S)
         patience = BOOT_S if reset else ENTER_S / 8
-        while True:  # a program may have caught the first interrupt
+        while True:  # a program may catch the first interrupt
             try:
                 with contextlib.redirect_stdout(said):
                     self._line.enter_raw_repl(soft_reset=reset, timeout_overall=patience)
@@ -254,7 +253,7 @@ class Board:
         )
 
     def _calm(self) -> None:
-        """Interrupt again, and read what the attempt before has caused: the board may obey its bytes only now."""
+        """Interrupt again, and discard the output of the previous attempt: a slow board may obey only now."""
         with contextlib.suppress(OSError):
             for key in (b"\x03\x03", b"\x02"):
                 self._line.serial.write(key)
@@ -267,7 +266,7 @@ class Board:
                     time.sleep(0.01)
 
     def reset(self) -> None:
-        """A soft reset: nothing is imported any more, the heap is free, main.py does not run."""
+        """Soft reset: unloads all modules and frees the heap; main.py does not run."""
         self._enter(reset=True)
         self._feed()
 
@@ -275,7 +274,7 @@ class Board:
         self._exec(_WATCHED if self.watched else _UNWATCHED)
 
     def run(self, code: str, seconds: float = 0) -> Any:
-        """Run code there; what it prints, as a Python value, None if nothing. seconds: it may need so many."""
+        """Run code on the board; returns its output as a Python value, None without output. seconds: its time limit."""
         return self._exec("_feed()\n" + code, seconds)
 
     def _exec(self, code: str, seconds: float = 0) -> Any:
@@ -296,12 +295,12 @@ class Board:
             raise BoardError(f"the board at {self.port} prints what is not asked: {text[:60]!r}") from None
 
     def sums(self, paths: Sequence[str]) -> list[tuple[int, int] | None]:
-        """Size and CRC-32 of each file; None: it is not there."""
+        """Size and CRC-32 of each file; None for a missing file."""
         self.run(_SUMS)
         return [self.run(f"print(_sum({path!r}))", 30) for path in paths]
 
     def read(self, path: str, told: Callable[[int, int], None] = lambda *_: None) -> bytes:
-        """All of a file. Raises FileNotFoundError. told: bytes so far, bytes in all."""
+        """The content of a file. Raises FileNotFoundError. told: called with bytes so far, bytes in total."""
         size = self.run(_OPEN.format(path))
         if size is None:
             raise FileNotFoundError(path)
@@ -316,7 +315,7 @@ class Board:
         return data
 
     def write(self, path: str, data: bytes, told: Callable[[int, int], None] = lambda *_: None) -> None:
-        """Make a file, or take away what was in it. told: as in `read`."""
+        """Write a file, replacing any content. told: as in `read`."""
         self.run(f"import binascii\nf=open({path!r},'wb')")
         for start in range(0, len(data), CHUNK_BYTES):
             part = data[start : start + CHUNK_BYTES]
@@ -325,13 +324,12 @@ class Board:
         self.run("f.close()")
 
     def start(self) -> str | None:
-        """Start main.py; there is nothing to ask any more. How it has ended within START_S: empty if without an error;
-        None: it runs, or a watchdog has to be stopped first, when the board is let go.
-        """
+        """Start main.py; further commands are impossible. Returns the error of a program that ends within START_S,
+        empty without an error; None: it runs, or `close` must stop a watchdog first."""
         if self.watched:
             return None
         self._is_started = True
-        with contextlib.suppress(OSError, TransportError):  # it may reset the board
+        with contextlib.suppress(OSError, TransportError):  # the program may reset the board
             self._line.exit_raw_repl()
             self._line.read_until(1, PROMPT, timeout_overall=ANSWER_S)
             self._line.serial.write(b"\x04")
@@ -341,9 +339,8 @@ class Board:
         return None
 
     def close(self, *, restart: bool) -> None:
-        """Let go of the port. restart: with a soft reset, after which the board runs its main.py; a watched one with a
-        hard reset, which stops the watchdog.
-        """
+        """Release the port. restart: do a soft reset, after which the board runs main.py; a watched board gets a hard
+        reset, which stops the watchdog."""
         restart = restart and not self._is_started
         with contextlib.suppress(OSError, TransportError):
             if restart and self.watched:
@@ -360,10 +357,10 @@ class Board:
 
 
 def attended(port: str, work: Callable[[Board], Result], *, reset: bool) -> Result:
-    """What `work` gives for the board at a port, whose program is interrupted, and started again after it.
+    """The result of `work` for the board at a port. Interrupts the board's program, and restarts it afterwards.
 
-    If a watchdog resets the board meanwhile, `work` is done once more, and the watchdog fed. reset: as in `Board.look`.
-    Raises NoBoard, BoardError, and what `work` raises.
+    If a watchdog resets the board meanwhile, `work` runs once more and the watchdog is fed. reset: as in `Board.look`.
+    Raises NoBoard, BoardError, and the errors of `work`.
     """
     board = None
     try:
@@ -384,7 +381,7 @@ def attended(port: str, work: Callable[[Board], Result], *, reset: bool) -> Resu
 
 
 def _returned(port: str, failure: BoardError) -> Board:
-    """The board that may have been reset just now. Raises `failure` if it does not come back."""
+    """The board after a possible reset. Raises `failure` if it does not return."""
     until = time.monotonic() + RETURN_S
     while True:
         try:
@@ -396,7 +393,7 @@ def _returned(port: str, failure: BoardError) -> Board:
 
 
 def error_in(said: str) -> str:
-    """The last error that MicroPython shows there, as `main.py, line 3: SyntaxError: invalid syntax`; or nothing."""
+    """The last error in MicroPython's output, as `main.py, line 3: SyntaxError: invalid syntax`; or empty."""
     found = re.findall(r'  File "(.*)", line (\d+).*\n(?! )(.*)', said.replace("\r", ""))
     return "{}, line {}: {}".format(*found[-1]) if found else ""
 
@@ -419,7 +416,7 @@ def _why_not_opened(port: str, baud: int) -> str:
 
 
 def write_limit(port: str, seconds: float) -> float | None:
-    """How long a write to a port may wait; None over RFC 2217, where pyserial takes no limit but its own, 5 s."""
+    """The write timeout of a port; None over RFC 2217, where pyserial allows only its own 5 s."""
     return None if port.lower().startswith("rfc2217:") else seconds
 
 
@@ -434,5 +431,5 @@ def dotted(version: Sequence[int]) -> str:
 
 
 def part_of(progress: Progress, what: str, start: int, total: int) -> Callable[[int, int], None]:
-    """Tells of one file of several: `start` bytes of `total` were before it."""
+    """Report progress of one of several files: `start` bytes of `total` precede it."""
     return lambda done, _: progress(what, start + done, total)
