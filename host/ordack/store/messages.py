@@ -21,12 +21,12 @@ from ordack.store.schema import POISON, SUBQUEUE
 if TYPE_CHECKING:
     from ordack.store.database import Database
 
-RECEIVE_BYTES = 8 << 20  # a receive or peek of several messages ends there, to bound memory
+RECEIVE_BYTES = 8 << 20  # limit of the bytes in one receive or peek, which bounds memory
 RANKS = range(8)  # 7 - priority
-ANY = 0  # no queue has this identifier
+ANY = 0  # stands for all queues; no queue has this identifier
 FIRST = (-1, -1)  # the place in front of all messages
 IN_ORDER = "INDEXED BY messages_order"
-BY_LOOKUP_ID = "NOT INDEXED"  # by the primary key alone: without a walk over the queue
+BY_LOOKUP_ID = "NOT INDEXED"  # the primary key finds the message without walking the queue
 BY_CORRELATION = "INDEXED BY messages_answering"
 _ADD = (
     "INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, dead_letter, "
@@ -34,25 +34,25 @@ _ADD = (
 )
 _ADD_RUN = _ADD + "SELECT ?1, ?2, ?3, value, ?5, ?6, ?7, ?8, ?9 + rowid - 1, ?10, ?11, ?12 FROM carray(?4)"
 _ADD += "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_PACKET = 3  # its place among the values
+_PACKET = 3  # index of the packet among the values
 FREE = " AND NOT is_locked(lookup_id)"  # in no unfinished receive
 
-# Bits of NewMessage.wants: what the removal of a message from its queue causes.
-FINAL_ACK = 1  # a FinalAck to the queue manager that sent the message (B-116)
-POSITIVE = 2  # an administration acknowledgement if an application receives it,
-NEGATIVE = 4  # or if it ends otherwise (B-336)
-OWN = 8  # the end of its confirmation process: the message was sent here (confirmation.md 7)
-ON_EXPIRY = 16  # a copy in the dead-letter queue if its TimeToBeReceived expires (B-407)
+# Bits of NewMessage.wants: effects of the removal of a message from its queue.
+FINAL_ACK = 1  # a FinalAck to the sending queue manager (B-116)
+POSITIVE = 2  # an administration acknowledgement after a receive by an application,
+NEGATIVE = 4  # or after any other end (B-336)
+OWN = 8  # the end of the confirmation process of a message sent here (confirmation.md 7)
+ON_EXPIRY = 16  # a copy in the dead-letter queue when TimeToBeReceived expires (B-407)
 DIRECT = 32  # the FinalAck is addressed by the peer's IP address (B-361)
 
 
 class NotTaken(StoreError, kind="not taken", decided=True):
-    """A process does not hold the messages that it wants to remove. Nothing of its transaction has happened."""
+    """The process does not hold messages that it wants to remove. Its transaction was rolled back."""
 
 
 class StoredMessage(NamedTuple):
-    """A message in a queue: its place (rank, lookup_id), arrival in microseconds since 1970 by this machine's clock,
-    and the packet as it came. aborts: counted receives without a commit."""
+    """A message in a queue: its place (rank, lookup_id), its arrival in microseconds since 1970 by the local clock, and
+    the packet as it arrived. aborts: counted receives without a commit."""
 
     rank: int
     lookup_id: int
@@ -63,9 +63,8 @@ class StoredMessage(NamedTuple):
 
 
 class NewMessage(NamedTuple):
-    """A message to put in a queue. rank: 7 - priority; correlation: see correlation_of; the others are
-    columns of the table. more: packets of messages that follow this one and equal it in all columns; `own`, if set,
-    rises by one with each."""
+    """A message to put in a queue. rank: 7 - priority. correlation: see correlation_of. The other fields are columns of
+    the table. more: following packets with equal columns; `own`, if set, rises by one with each packet."""
 
     queue: int
     rank: int
@@ -82,7 +81,7 @@ class NewMessage(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Selects messages of a queue by lookup id, or by correlation identifier, 20 bytes."""
+    """Selects messages of a queue by lookup id, or by CorrelationID (20 bytes)."""
 
     lookup_id: int | None = None
     correlation_id: bytes | None = None
@@ -92,7 +91,7 @@ EVERY = Selection()
 
 
 class Leaving(NamedTuple):
-    """A message whose removal causes something (`wants`, see NewMessage)."""
+    """A message whose removal has effects (`wants`, see NewMessage)."""
 
     lookup_id: int
     queue: int
@@ -103,7 +102,7 @@ class Leaving(NamedTuple):
     packet: bytes
 
 
-# A message in a receive has a lock of the kernel, on the byte of a file at its lookup id. The lock ends with its owner.
+# The kernel locks each message in a receive: one byte of a file, at the lookup id. The lock ends with its owner.
 
 RECEIVE_LOCK = "receive.lock"
 _LOCK = struct.Struct("hhqqi4x")  # a struct flock: kind, whence, start, length, process
@@ -111,7 +110,7 @@ _END = 1 << 62  # above all lookup ids
 
 
 class ReceiveLocks:
-    """Locks of messages in unfinished receives of this store object and of others. database: the store's file: its
+    """Locks of messages in unfinished receives, of this store object and of others. database: the store's file; its
     users may lock."""
 
     def __init__(self, database: Path) -> None:
@@ -120,7 +119,7 @@ class ReceiveLocks:
         self._file: int | None = None
 
     def take(self, keys: Iterable[int]) -> None:
-        """Acquire locks that `all` has not named in the same write transaction: nobody else acquires any meanwhile."""
+        """Lock keys that `all` has not returned in the same write transaction, which blocks other objects' locks."""
         new = sorted(keys)
         if new:
             self._set(fcntl.F_WRLCK, new)
@@ -134,7 +133,7 @@ class ReceiveLocks:
             self._set(fcntl.F_UNLCK, old)
 
     def all(self) -> set[int]:
-        """All locked messages, of this object and others."""
+        """All locked messages, of this object and of others."""
         file = self._opened(os.O_RDONLY) if self._file is None else self._file
         if file is None:
             return self.mine
@@ -164,7 +163,7 @@ class ReceiveLocks:
             self._file = self._opened(os.O_RDWR | os.O_CREAT)
             assert self._file is not None
         first = last = keys[0]
-        if keys[-1] - first + 1 == len(keys):  # as a rule
+        if keys[-1] - first + 1 == len(keys):  # the usual case
             last, keys = keys[-1], keys[:1]
         for key in [*keys[1:], _END]:
             if key != last + 1:
@@ -173,7 +172,7 @@ class ReceiveLocks:
             last = key
 
     def _opened(self, flags: int) -> int | None:
-        """The file; None if it is not there and the flags do not make it."""
+        """The lock file; None if it is missing and the flags do not create it."""
         path = self._database.with_name(RECEIVE_LOCK)
         try:
             is_new = not path.exists()
@@ -191,13 +190,13 @@ class ReceiveLocks:
 
 
 def correlation_of(message: headers.UserMessage) -> bytes | None:
-    """Return the column `correlation` of a message: its CorrelationID, or None if that is zero."""
+    """Return the column `correlation` of a message: its CorrelationID, or None for zero."""
     correlation_id = bytes(message.properties.correlation_id)
     return correlation_id if any(correlation_id) else None
 
 
 def wants_of(message: headers.UserMessage, own: bool) -> int:
-    """Return what the removal of this message causes. own: it was sent on this queue manager."""
+    """Return the effects of a message's removal, as bits. own: this queue manager sent the message."""
     flags = message.user.flags
     requested = message.properties.flags if message.user.admin_queue is not None else 0
     wanted = (POSITIVE if requested & headers.WANT_PR else 0) | (NEGATIVE if requested & headers.WANT_NR else 0)
@@ -214,15 +213,15 @@ def expires_of(message: headers.UserMessage, now: int) -> int | None:
     life = message.user.time_to_be_received
     if life == compose.FOREVER:
         return None
-    elapsed = max(now - message.user.sent_time, 0)  # a sender's clock that is ahead counts as no time (A-42)
+    elapsed = max(now - message.user.sent_time, 0)  # a sender's clock ahead of ours counts as no time (A-42)
     return now + max(life - elapsed, 0)
 
 
 class Messages:
-    """The table `messages`, with its unfinished receives.
+    """The table `messages`, with unfinished receives.
 
-    news: queues in which this object has made messages available; ANY stands for all queues. A receiver that waits
-    clears it. outlives: this object learns when its receivers die, and counts messages that they put back; otherwise a
+    news: queues in which this object has made messages available; ANY stands for all queues. A waiting receiver clears
+    it. outlives: True: this object outlives its receivers, and counts the messages that they return. False: each
     receive is counted at its begin, because the process may die before its end.
     """
 
@@ -232,12 +231,12 @@ class Messages:
         self._db = database
         self._receive_locks = locks
         self._locked: set[int] = set()
-        self._counted: set[int] = set()  # messages to count if they are put back
+        self._counted: set[int] = set()  # messages whose return is counted
         self.news: set[int] = set()
         database.connection.create_scalar_function("is_locked", cast(Any, lambda key: key in self._locked), 1)
 
     def close(self) -> None:
-        """Put back the messages of unfinished receives."""
+        """Return the messages of unfinished receives to their queues."""
         if self._receive_locks.mine:
             with contextlib.suppress(StoreError):
                 self.put_back(set(self._receive_locks.mine))
@@ -253,8 +252,8 @@ class Messages:
         return json.dumps(list(self._receive_locks.all()))
 
     def mark_purged(self, queue: int, last: int = NEVER) -> int:
-        """Remove messages of a queue in unfinished receives, up to this lookup id, when the receive ends without a
-        commit (B-340). Their number."""
+        """Mark a queue's messages in unfinished receives, up to this lookup id. They are removed if the receive ends
+        without a commit (B-340). Return their number."""
         return len(
             self._db.all(
                 "UPDATE messages SET purged = 1 WHERE queue = ? AND lookup_id <= ? AND lookup_id IN "
@@ -264,8 +263,8 @@ class Messages:
         )
 
     def oldest(self, queue: int) -> int | None:
-        """The arrival of the oldest message that can be received from a queue, in microseconds since 1970; None if
-        there is none. Costs a look at each priority."""
+        """The arrival of the oldest available message of a queue, in microseconds since 1970; None if there is none.
+        Costs a look at each priority."""
         found: int | None = self._db.one(
             "WITH ranks (rank) AS (VALUES (0), (1), (2), (3), (4), (5), (6), (7)) "
             f"SELECT min((SELECT arrived FROM messages WHERE queue = ? AND rank = ranks.rank{self._free()} "
@@ -275,11 +274,11 @@ class Messages:
         return found
 
     def last_lookup_id(self) -> int:
-        """The lookup id of the newest message ever, of all queues."""
+        """The highest lookup id ever assigned, over all queues."""
         return self._db.number("SELECT seq FROM sqlite_sequence WHERE name = 'messages'")
 
     def add(self, messages: Iterable[NewMessage]) -> None:
-        """Put messages in queues, in order of arrival. They arrive now."""
+        """Put messages in queues, in order of arrival. The arrival time is now."""
         now = time.time_ns() // 1000
         with self._db.transaction():
             rows = [(message.queue, (now, *message[:-1]), message.more) for message in messages]
@@ -295,16 +294,16 @@ class Messages:
         poison_after: int | None = None,
         selection: Selection = EVERY,
     ) -> list[StoredMessage]:
-        """Lock up to `limit` messages in the queue's order (B-287) that have not expired at `now`, seconds since 1970.
-        They stay on disk, hidden from other receivers, until `delete` or `put_back`. If this process dies before, they
-        are available again, in their old place.
+        """Lock up to `limit` messages in the queue's order (B-287) that have not expired at `now`, in seconds since
+        1970. They stay on disk, hidden from other receivers, until `delete` or `put_back`. If this process dies, they
+        become available again in their old place.
 
-        counted: count a receive of each message that does not end with a commit. poison_after: a message with so many
-        aborts moves to the queue's sub-queue POISON instead. A message with any aborts is received alone, so that
-        others do not come back for its sake."""
+        counted: count receives that end without a commit. poison_after: a message with this number of aborts moves to
+        the sub-queue POISON. A message with aborts is received alone, so that its next abort returns no other message.
+        """
         keys: list[int] = []
         try:
-            with self._db.transaction(durable=False):  # nobody locks the same messages meanwhile
+            with self._db.transaction(durable=False):  # no other process locks the same messages meanwhile
                 found = self._first(queue, limit, now, selection=selection)
                 if poison_after is not None:
                     while poisonous := [message.lookup_id for message in found if message.aborts >= poison_after]:
@@ -318,7 +317,7 @@ class Messages:
                 self._receive_locks.take(keys)
         except BaseException as error:
             self.let_go(keys)
-            if isinstance(error, StoreUnknown):  # but no message has left the queue
+            if isinstance(error, StoreUnknown):  # no message has left the queue
                 raise StoreError(error.reason) from None
             raise
         if counted and self.outlives:
@@ -326,7 +325,7 @@ class Messages:
         return found
 
     def _move_to_poison(self, queue: int, lookup_ids: Sequence[int]) -> None:
-        """Change nothing but the queue of these messages: their removal has the same consequences."""
+        """Move messages to the sub-queue POISON. Their removal keeps its effects."""
         self._db.all(
             "INSERT OR IGNORE INTO queues (name, transactional, kind) SELECT name || ?, transactional, ? "
             "FROM queues WHERE id = ?",
@@ -341,24 +340,24 @@ class Messages:
         self._db.tally("queues", [(poison, count, size) for _, count, size in gone], gone)
 
     def _counts(self, condition: str, arguments: Sequence[Any]) -> list[tuple[int, int, int]]:
-        """The queues of messages, and in each their number and bytes, for Database.tally."""
+        """Queues with the number and bytes of these messages in each, for Database.tally."""
         [(first, count, size, last)] = self._db.all(
             f"SELECT min(queue), count(*), sum(length(packet)), max(queue) FROM messages WHERE {condition}", arguments
         )
-        if first == last:  # as a rule; GROUP BY doubles the cost
+        if first == last:  # the usual case; GROUP BY doubles the cost
             return [(first, count, size)] if count else []
         return self._db.all(
             f"SELECT queue, count(*), sum(length(packet)) FROM messages WHERE {condition} GROUP BY queue", arguments
         )
 
     def put_back(self, lookup_ids: Collection[int]) -> None:
-        """End a receive without a commit: the messages are available again in their old place (B-343)."""
+        """End a receive without a commit: the messages become available again in their old place (B-343)."""
         self.let_go(lookup_ids)
         aborted = self._counted.intersection(lookup_ids)
         self._counted -= aborted
         self.news.add(ANY)
         with self._db.transaction(durable=False):
-            self._db.touch()  # so that waiting receivers look again
+            self._db.touch()  # waiting receivers then look again
             self._count_abort(aborted)
 
     def _count_abort(self, lookup_ids: Collection[int]) -> None:
@@ -377,7 +376,7 @@ class Messages:
             raise NotTaken("the receive cannot be completed: its messages are not there any more")
 
     def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:
-        """Those of these messages whose removal causes something, in order."""
+        """The messages whose removal has effects, in order."""
         condition, arguments = self._db.among("lookup_id", lookup_ids)
         return [
             Leaving(*row)
@@ -389,17 +388,17 @@ class Messages:
         ]
 
     def delete(self, lookup_ids: Iterable[int]) -> None:
-        """Remove messages for good."""
+        """Delete messages."""
         condition, arguments = self._db.among("lookup_id", lookup_ids)
         with self._db.transaction():
             self._db.tally("queues", gone=self._counts(condition, arguments))
             self._db.all("DELETE FROM messages WHERE " + condition, arguments)
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
-        """Keys of up to `limit` messages of a queue in no receive, none above `last`; fewer if they are large."""
+        """Keys of up to `limit` messages of a queue in no receive, up to `last`; fewer if the messages are large."""
         found: list[tuple[int, int]] = []
         free = self._free()
-        for rank in RANKS:  # one by one, so that the index skips messages above `last`
+        for rank in RANKS:  # one query per rank, so that the index skips messages above `last`
             found += self._db.all(
                 f"SELECT lookup_id, length(packet) FROM messages {IN_ORDER} WHERE queue = ? AND rank = ?{free} "
                 "AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
@@ -408,8 +407,8 @@ class Messages:
         return first_piece(found)
 
     def move(self, lookup_id: int, queue: int, to: int) -> bool:
-        """Move a message of a queue to another one; its removal has the same consequences. False if it is not in the
-        queue any more, or in a receive."""
+        """Move a message to another queue; its removal keeps its effects. False if the message has left `queue`, or is
+        in a receive."""
         with self._db.transaction():
             sizes = self._db.column(
                 f"UPDATE messages SET queue = ?, aborts = 0 WHERE lookup_id = ? AND queue = ?{self._free()} "
@@ -427,8 +426,8 @@ class Messages:
         )
 
     def over(self, now: int, limit: int) -> tuple[list[int], list[int]]:
-        """Keys of up to `limit` messages in no receive that have expired (B-407), fewer if they are large; and keys of
-        messages that were in a receive when their queue was purged (B-340)."""
+        """Keys of up to `limit` expired messages in no receive (B-407), fewer if they are large; and keys of messages
+        that were in a receive when their queue was purged (B-340)."""
         free = self._free()
         return (
             first_piece(
@@ -442,7 +441,7 @@ class Messages:
         )
 
     def own(self, message_id: int) -> bytes | None:
-        """The packet of a message sent here that is in a queue here; None if there is none."""
+        """The packet of a message that was sent here to a local queue; None if the message is in no queue."""
         packet: bytes | None = self._db.one("SELECT packet FROM messages WHERE own = ?", (message_id,))
         return packet
 
@@ -451,7 +450,8 @@ class Messages:
         return self._first(queue, limit, now, after)
 
     def find(self, queue: int, lookup_id: int, now: int) -> StoredMessage | None:
-        """The message of a queue with this lookup id; None if it is not there, or in a receive. It stays there."""
+        """The message of a queue with this lookup id, which stays in the queue; None if it is missing, or in a
+        receive."""
         found = self._first(queue, 1, now, selection=Selection(lookup_id))
         return found[0] if found else None
 

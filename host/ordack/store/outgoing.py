@@ -1,4 +1,4 @@
-"""The outgoing queues of a store, their messages, and the numbers that messages get."""
+"""The outgoing queues of a store, their messages, and the numbering of messages."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _ADD_RUN = _ADD + (
     "FROM carray(?8)"
 )
 _ADD += "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_PACKET = 7  # its place among the values
-READ_AHEAD = 63  # packets that one statement reads: with the one before them a window,
-READ_AHEAD_BYTES = 16 << 10  # if they are not larger
+_PACKET = 7  # index of the packet among the values
+READ_AHEAD = 63  # packets per statement; with the packet before them a window,
+READ_AHEAD_BYTES = 16 << 10  # unless they are larger
 
 
 class Outgoing(NamedTuple):
-    """An outgoing queue and the state of its stream (B-056, B-057). record: the words of mqqb_outgoing. sent_to:
-    messages with keys up to this may have been transmitted. resends: requests of operators (B-425). messages: in the
-    queue. address: the peer's, at its latest connection."""
+    """An outgoing queue and its stream's state (B-056, B-057). record: the words of mqqb_outgoing. sent_to: messages up
+    to this key may have been transmitted. resends: operators' requests (B-425). messages: in the queue. address: the
+    peer's at its latest connection."""
 
     identifier: int
     format_name: str
@@ -43,9 +43,9 @@ class Outgoing(NamedTuple):
 
 
 class OutgoingCount(NamedTuple):
-    """Counts of an outgoing queue: messages and their bytes; of transactional messages sent here those without an
-    OrderAck (EodNoAckCount) and those that wait for their FinalAck (EodNoReadCount; B-239, B-423). oldest_sent:
-    SentTime of the first message to send."""
+    """Counts of an outgoing queue: messages and their bytes. not_order_acked (EodNoAckCount), not_read
+    (EodNoReadCount): transactional messages sent here without an OrderAck, and those without a FinalAck (B-239,
+    B-423). oldest_sent: SentTime of the first message to send."""
 
     format_name: str
     on_hold: bool
@@ -60,9 +60,9 @@ Packet = bytes | bytearray | memoryview
 
 
 class NewOutgoing(NamedTuple):
-    """A message to put in an outgoing queue: columns of the table. number: 0, and no sequence, if the message is not
-    transactional, or forwarded. more: packets of messages that follow this one and equal it in all columns;
-    `message_id`, and `number` unless it is 0, rise by one with each."""
+    """A message to put in an outgoing queue: columns of the table. number: 0, without a sequence, for a forwarded or
+    non-transactional message. more: following packets with equal columns; `message_id`, and `number` unless 0, rise by
+    one with each packet."""
 
     outgoing: int
     message_id: int
@@ -81,7 +81,7 @@ class NewOutgoing(NamedTuple):
     more: Sequence[bytes | bytearray] = ()
 
 
-Added = tuple[range, Sequence[NewOutgoing]]  # the keys of new messages, and the messages
+Added = tuple[range, Sequence[NewOutgoing]]  # keys of new messages, and the messages
 
 
 class OutgoingEntry(NamedTuple):
@@ -132,10 +132,10 @@ Row = TypeVar("Row", OutgoingEntry, Waiting)
 
 
 class Reading:
-    """Reads packets of outgoing messages, most of them ahead, several in one statement.
+    """Reads packets of outgoing messages ahead, several in one statement.
 
-    As a rule, messages leave a queue in the order in which they came. Otherwise, and if packets are large, nothing is
-    read ahead. at_hand: packets by key that are in memory already; reading takes them out.
+    Messages usually leave a queue in order of arrival. In another order, and with large packets, nothing is read
+    ahead. at_hand: packets in memory, by key; a read removes its packet.
     """
 
     def __init__(self, queues: OutgoingQueues, at_hand: dict[int, tuple[Packet, int]]) -> None:
@@ -163,29 +163,31 @@ class Reading:
         return row
 
 
-LAST_TIME_STAMP = 0xF0000000  # in 2097: an OrderAck, which anybody can forge (B-411), raises TimeStamps no further
+LAST_TIME_STAMP = 0xF0000000  # in 2097: forgeable OrderAcks (B-411) raise TimeStamps no further
 FIRST_ORDINALS = 1 << 31
-MESSAGE_IDS = 0xFFFFFFFF  # 1 to that
+MESSAGE_IDS = 0xFFFFFFFF  # from 1 to this
 
 
 class Numbers:
-    """Counters in the table `settings`. is_served: does a queue manager run on the store, this process included? clock:
-    gives seconds since 1970."""
+    """Counters in the table `settings`. is_served: does any queue manager, this process included, run on the store?
+    clock: returns seconds since 1970."""
 
     def __init__(self, database: Database, is_served: Callable[[], bool], clock: Callable[[], float]) -> None:
         self._db = database
         self._is_served = is_served
         self._clock = clock
-        self._joined: int | None = None  # Database.rolled_back when it began, or joined, the run: that may be undone
+        self._joined: int | None = (
+            None  # Database.rolled_back when the run began or was joined: a rollback undoes the join
+        )
 
     def begin_run(self, above: int = 0) -> None:
         """Begin new sequences, and continue MessageIDs at another place.
 
-        A store may be a restored backup, or a copy, which does not know all numbers that were given. So `ordack serve`
-        begins a run at its start, and without it each process that sends. Numbered messages keep their numbers.
+        A restored backup or a copy of a store does not know all used numbers. So `ordack serve` begins a run at its
+        start; without it, each sending process begins one. Numbered messages keep their numbers.
 
         A TimeStamp comes from the clock, and is later than `above` and all TimeStamps in the store (B-056, B-079,
-        A-22). A first Ordinal is random, not 1 (B-056), so that equal TimeStamps do not make equal sequences.
+        A-22). The first Ordinal is random, not 1 (B-056), so that equal TimeStamps do not make equal sequences.
         MessageIDs continue at random: 20,000 ids hit one of 10,000 in a duplicate filter with a probability of 1 in
         140,000.
         """
@@ -201,7 +203,7 @@ class Numbers:
             )
 
     def outrun(self, time_stamp: int) -> bool:
-        """Begin a run with TimeStamps after a foreign one; False if that is earlier than this run."""
+        """Begin a run with TimeStamps after a foreign one; False if the foreign one is earlier than this run."""
         with self._db.transaction():
             if not self._run() < time_stamp < LAST_TIME_STAMP:
                 return False
@@ -212,20 +214,20 @@ class Numbers:
         return self._db.number("SELECT value FROM settings WHERE name = 'run'")
 
     def _join_run(self) -> None:
-        """Use the run of the queue manager; without one, begin a run for this process."""
+        """Join the queue manager's run; without a queue manager, begin a run for this process."""
         if self._joined != self._db.rolled_back:
             if not self._is_served():
                 self.begin_run()
             self._joined = self._db.rolled_back
 
     def is_of_this_run(self, time_stamp: int) -> bool:
-        """Has a sequence with this TimeStamp begun in this run? For the transaction that gives a number in it."""
+        """Did the sequence with this TimeStamp begin in this run? Call it in the transaction that numbers a message."""
         self._join_run()
         return time_stamp > self._run()
 
     def reserve_message_ids(self, count: int = 1) -> int:
-        """The first of `count` consecutive MessageIDs (B-020; never 0, A-46) that no message in the store has, and no
-        other message gets; see `begin_run`."""
+        """The first of `count` consecutive unused MessageIDs (B-020; never 0, A-46). No other message gets them; see
+        `begin_run`."""
         with self._db.transaction():
             self._join_run()
             last: int | None = self._db.one("SELECT value FROM settings WHERE name = 'message_id_ordinal'")
@@ -241,7 +243,7 @@ class Numbers:
             return first
 
     def new_time_stamp(self, now: int) -> int:
-        """A TimeStamp for a new sequence, later than all before (B-056, B-079)."""
+        """A TimeStamp for a new sequence, later than all earlier ones (B-056, B-079)."""
         return self._db.number(
             "UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' RETURNING value", (now,)
         )
@@ -252,7 +254,7 @@ class Numbers:
 
 
 class OutgoingQueues:
-    """The tables `outgoing` and `outgoing_messages`. A key is the place of a message in the order of sending."""
+    """The tables `outgoing` and `outgoing_messages`. Keys rise in the order of sending."""
 
     def __init__(self, database: Database, numbers: Numbers) -> None:
         self._db = database
@@ -263,7 +265,7 @@ class OutgoingQueues:
         return self.queues(*self._db.among("id", identifiers))
 
     def queues(self, where: str = "true", arguments: Sequence[Any] = ()) -> list[Outgoing]:
-        """The outgoing queues for which an SQL condition holds."""
+        """The outgoing queues that satisfy an SQL condition."""
         return [
             Outgoing(row[0], row[1], row[7:], bool(row[2]), *row[3:7])
             for row in self._db.all(
@@ -280,8 +282,8 @@ class OutgoingQueues:
         return found[0] if found else None
 
     def queue(self, format_name: str, now: int, address: str | None = None) -> Outgoing:
-        """The outgoing queue of this format name; a new one, with a new sequence, if there is none. now: seconds since
-        1970. address: the peer's, at its latest connection."""
+        """The outgoing queue of this format name; a missing one is made, with a new sequence. now: seconds since 1970.
+        address: the peer's at its latest connection."""
         with self._db.transaction():
             found = self.find(format_name)
             if found and address in (None, found.address):
@@ -297,14 +299,14 @@ class OutgoingQueues:
             return self.queue(format_name, now, address)
 
     def number_in(self, outgoing: Outgoing, now: int) -> Outgoing:
-        """The outgoing queue with the sequence for its next message, in the same transaction: a new sequence if this
-        run has not begun the present one."""
+        """The outgoing queue with the sequence for its next message, in the same transaction: a new sequence if the
+        present one is older than this run."""
         if self._numbers.is_of_this_run(outgoing.record[1]):
             return outgoing
         return outgoing._replace(record=self._numbers.new_sequence(now))
 
     def save(self, records: Iterable[Outgoing]) -> None:
-        """Keep the new states of these streams."""
+        """Store the new states of streams."""
         self._db.many(
             "UPDATE outgoing SET ordinal = ?, time_stamp = ?, number = ?, last_ack = ? WHERE id = ?",
             [(*record.record, record.identifier) for record in records],
@@ -315,7 +317,7 @@ class OutgoingQueues:
         return self._set(format_name, "on_hold = ?", on_hold)
 
     def request_resend(self, format_name: str) -> bool:
-        """Ask the queue manager to resend messages without an OrderAck (B-425); False: there is no such queue."""
+        """Ask the queue manager to resend messages without an OrderAck (B-425); False if there is no such queue."""
         return self._set(format_name, "resends = resends + 1")
 
     def _set(self, format_name: str, assignment: str, *values: bool) -> bool:
@@ -333,8 +335,8 @@ class OutgoingQueues:
     def request_purge(
         self, outgoing: int, limit: int = -1, after: int = 0, last: int = NEVER, keep: Collection[int] = ()
     ) -> list[int]:
-        """Ask the queue manager to end messages of an outgoing queue with keys above `after` up to `last`, but not
-        `keep` (C-29); up to `limit`, fewer if they are large. Their keys."""
+        """Ask the queue manager to end messages of an outgoing queue with keys above `after` up to `last`, except
+        `keep` (C-29). Return their keys: up to `limit`, fewer if the messages are large."""
         keys = first_piece(
             self._db.all(
                 "SELECT id, length(packet) FROM outgoing_messages WHERE outgoing = ? AND id > ? AND id <= ? "
@@ -347,11 +349,11 @@ class OutgoingQueues:
         return keys
 
     def last_key(self) -> int:
-        """The key of the newest message ever, of all outgoing queues."""
+        """The highest key ever assigned, over all outgoing queues."""
         return self._db.number("SELECT seq FROM sqlite_sequence WHERE name = 'outgoing_messages'")
 
     def acknowledgements(self, outgoing: int, limit: int) -> list[Waiting]:
-        """The oldest `limit` acknowledgements of this queue manager in an outgoing queue, no forwarded messages."""
+        """The oldest `limit` acknowledgements by this queue manager in an outgoing queue; no forwarded messages."""
         return self._messages(
             Waiting,
             "outgoing = ? AND NOT own AND coalesce(due, 1) BETWEEN 1 AND send_until ORDER BY id LIMIT ?",
@@ -359,7 +361,7 @@ class OutgoingQueues:
         )
 
     def note_discarded(self, classes: Mapping[int, int]) -> None:
-        """Note for outgoing queues the class of their latest message if it was discarded, else 0."""
+        """Store, for outgoing queues, the class of the latest message if it was discarded, else 0."""
         self._db.many(
             "UPDATE outgoing SET discarded = ?1 WHERE id = ?2 AND discarded <> ?1",
             [(number, outgoing) for outgoing, number in classes.items()],
@@ -370,7 +372,7 @@ class OutgoingQueues:
         return self._db.number("SELECT discarded FROM outgoing WHERE format_name = ?", (format_name,))
 
     def set_sent_to(self, outgoing: int, key: int) -> None:
-        """Note that messages of an outgoing queue with keys up to this may be transmitted from now on; 0: none."""
+        """Permit the transmission of an outgoing queue's messages up to this key; 0: none."""
         self._db.all("UPDATE outgoing SET sent_to = ? WHERE id = ?", (key, outgoing))
 
     def accepts(self) -> dict[tuple[str, int], bytes]:
@@ -379,7 +381,7 @@ class OutgoingQueues:
         return {(host, int(port)): peer for where, peer in rows for host, _, port in [where.rpartition(":")]}
 
     def note_accepts(self, host: str, port: int, peer: bytes) -> None:
-        """Note that this queue manager has answered at the address."""
+        """Store that this queue manager has answered at the address."""
         with self._db.transaction():
             self._db.all("INSERT OR REPLACE INTO settings VALUES (?, ?)", (f"accepts {host}:{port}", peer))
 
@@ -396,7 +398,7 @@ class OutgoingQueues:
         ]
 
     def renumber(self, key: int, ordinal: int, time_stamp: int, number: int, packet: Packet) -> None:
-        """Give a message another number, also in its packet."""
+        """Renumber a message, also in its packet."""
         self._db.all(
             "UPDATE outgoing_messages SET ordinal = ?, time_stamp = ?, number = ?, packet = ? WHERE id = ?",
             (ordinal, time_stamp, number, packet, key),
@@ -407,8 +409,7 @@ class OutgoingQueues:
         return self._db.number("SELECT coalesce(sum(messages), 0) FROM outgoing")
 
     def counts(self) -> list[OutgoingCount]:
-        """Counts of all outgoing queues, by format name. Costs a look at each message that is held or not
-        transactional."""
+        """Counts of all outgoing queues, by format name. Costs a look at each held or non-transactional message."""
         aside = "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND (held OR number = 0) AND {})"
         acked = "substr(confirmation, 1, 1) = x'4F'"
         return [
@@ -435,8 +436,8 @@ class OutgoingQueues:
         self._db.all("DELETE FROM outgoing WHERE id = ? AND messages = 0", (identifier,))
 
     def add(self, messages: Sequence[NewOutgoing]) -> range:
-        """Put numbered packets in outgoing queues, in the transaction that keeps the new states of the streams (B-098).
-        Their keys."""
+        """Put numbered packets in outgoing queues, in the transaction that stores the new stream states (B-098). Return
+        their keys."""
         with self._db.transaction():
             rows = [(message.outgoing, message[:-1], message.more) for message in messages]
             count = self._db.add_packets("outgoing", _ADD, _ADD_RUN, rows, _PACKET)
@@ -463,8 +464,8 @@ class OutgoingQueues:
         )[::-1]
 
     def aside(self, outgoing: int) -> tuple[int, int, int, int]:
-        """The number of held messages in an outgoing queue, and of messages neither held nor transactional; the lowest
-        and highest priority of the latter, 0 if there are none. Costs no look at other messages."""
+        """Counts of an outgoing queue's held messages, and of its messages neither held nor transactional; the lowest
+        and highest priority of the latter, 0 without any. Costs no look at other messages."""
         found: tuple[int, int, int, int] = self._db.all(
             "SELECT count(*) - count(plain), count(plain), coalesce(min(plain), 0), coalesce(max(plain), 0) FROM "
             "(SELECT iif(held, NULL, priority) AS plain FROM outgoing_messages "
@@ -479,7 +480,7 @@ class OutgoingQueues:
         return [kind(*row) for row in rows]
 
     def last_number(self, outgoing: int, ordinal: int, time_stamp: int) -> int:
-        """TxSequenceNumber of the last message of this sequence in the outgoing queue; 0 if there is none (B-318)."""
+        """TxSequenceNumber of the sequence's last message in the outgoing queue; 0 if there is none (B-318)."""
         return self._db.number(
             "SELECT number FROM outgoing_messages WHERE outgoing = ? AND ordinal = ? AND time_stamp = ? "
             "AND number > 0 AND NOT held ORDER BY id DESC LIMIT 1",
@@ -487,15 +488,15 @@ class OutgoingQueues:
         )
 
     def packet(self, key: int) -> tuple[bytearray, int]:
-        """The packet of an outgoing message, and its last second, -1 if an operator has withdrawn it. Raises StoreError
-        if the message is gone."""
+        """The packet of an outgoing message, and its last second for sending, -1 after a withdrawal by an operator.
+        Raises StoreError if the message is gone."""
         rows = self._db.all("SELECT packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE id = ?", (key,))
         if not rows:
             raise StoreError(f"{self._db.path}: outgoing message {key} is gone")
         return bytearray(rows[0][0]), rows[0][1]
 
     def packets(self, outgoing: int, first: int, limit: int) -> dict[int, tuple[Packet, int]]:
-        """See `packet`, for up to `limit` messages of an outgoing queue with keys from `first` on, by key."""
+        """See `packet`: up to `limit` messages of an outgoing queue with keys from `first` on, by key."""
         rows = self._db.all(
             "SELECT id, packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE outgoing = ? AND id >= ? "
             "ORDER BY id LIMIT ?",
@@ -509,13 +510,12 @@ class OutgoingQueues:
         return self._messages(Waiting, condition + " ORDER BY id", arguments)
 
     def waiting_own(self, message_id: int) -> Waiting | None:
-        """The outgoing message sent here under this MessageID; None if it is not there (any more)."""
+        """The outgoing message sent here under this MessageID; None if there is none."""
         found = self._messages(Waiting, "own AND message_id = ? ORDER BY id DESC LIMIT 1", (message_id,))
         return found[0] if found else None
 
     def due(self, now: int, limit: int) -> list[tuple[int, int]]:
-        """Up to `limit` outgoing messages that are due by now, the most overdue ones, in order of sending: (key,
-        bytes)."""
+        """Up to `limit` outgoing messages due by now, the most overdue, in order of sending: (key, bytes)."""
         return sorted(
             self._db.all(
                 "SELECT id, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY due, id LIMIT ?", (now, limit)
@@ -529,8 +529,8 @@ class OutgoingQueues:
         )
 
     def foreign(self, guid: bytes, limit: int) -> list[Waiting]:
-        """Up to `limit` outgoing messages that were sent here under another identifier than guid (C-30). Costs a look
-        at all messages after a change of the identifier, until there are none."""
+        """Up to `limit` outgoing messages sent here under another identifier than `guid` (C-30). After a change of the
+        identifier, costs a look at all messages until there are none."""
         if not self._db.one("SELECT 1 FROM settings WHERE name = 'foreign'"):
             return []
         found = self._messages(
@@ -543,18 +543,17 @@ class OutgoingQueues:
         return found
 
     def note_foreign(self) -> None:
-        """Note that the queue manager has a new identifier."""
+        """Store that the queue manager has a new identifier."""
         self._db.all("INSERT OR IGNORE INTO settings VALUES ('foreign', 1)")
 
     def keep(self, messages: Iterable[tuple[bytes | None, int | None, bool, int]]) -> None:
-        """Keep the states of outgoing messages: (confirmation, due, held, key). A withdrawn message stays due at
-        once."""
+        """Store states of outgoing messages: (confirmation, due, held, key). A withdrawn message stays due at once."""
         self._db.many(
             "UPDATE outgoing_messages SET confirmation = ?, due = iif(deleted, 0, ?), held = ? WHERE id = ?", messages
         )
 
     def delete(self, keys: Iterable[int]) -> None:
-        """Remove settled messages from their outgoing queues."""
+        """Delete settled messages from their outgoing queues."""
         condition, gone = self._db.among("id", keys)
         of = "FROM outgoing_messages WHERE " + condition
         counts = f"SELECT outgoing, count(*), sum(length(packet)) {of} GROUP BY outgoing"

@@ -1,6 +1,6 @@
-"""Fields of packets in a store: the body, the destination, the times of an outgoing message.
+"""Fields of stored packets: the body, the destination, the times of outgoing messages.
 
-Times: seconds since 1970.
+Times are in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ordack.config.names import legible
 from ordack.config.settings import NEVER
 from ordack.store.schema import ORDER_QUEUE_ID
 
-# The transaction's identifier in TransactionHeader.Flags (wire.md 2.3)
+# The transaction identifier in TransactionHeader.Flags (wire.md 2.3)
 TRANSACTION_ID_SHIFT = 4
 TRANSACTION_ID_MAX = 0xFFFFF
 
 
 def parse(packet: bytes | bytearray | memoryview) -> headers.UserMessage:
-    """Parse a packet of the store. An acknowledgement that is forwarded is a message, too."""
+    """Parse a stored packet. A forwarded acknowledgement is a message, too."""
     found = parse_packet(packet)
     if isinstance(found, (connection.OrderAck, headers.FinalAck)):
         return found.message
@@ -32,12 +32,12 @@ def parse(packet: bytes | bytearray | memoryview) -> headers.UserMessage:
 
 
 def identifier(source: bytes, message_id: int) -> bytes:
-    """Return MSMQ's message identifier, 20 bytes: the GUID of the sending queue manager, and the MessageID."""
+    """Return MSMQ's message identifier, 20 bytes: the sending queue manager's GUID, and the MessageID."""
     return source + message_id.to_bytes(4, "little")
 
 
 def body_in(packet: bytes) -> slice | None:
-    """Find the body without parsing all headers. None: a header is present whose size is not known (wire.md 3)."""
+    """Find the body without parsing all headers. None: the size of a header is unknown (wire.md 3)."""
     flags: int = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
     if flags & core.USER_SH:
         return None
@@ -53,13 +53,14 @@ def body_in(packet: bytes) -> slice | None:
 
 
 def send_until(message: headers.UserMessage) -> int:
-    """Return until when a message may travel: the shorter of TimeToReachQueue and TimeToBeReceived (B-311, B-403)."""
+    """Return the last second in which a message may travel: the shorter of TimeToReachQueue and TimeToBeReceived
+    (B-311, B-403)."""
     life = min(message.base.time_to_reach_queue, message.user.time_to_be_received)
     return NEVER if life == compose.FOREVER else message.user.sent_time + life
 
 
 def due(confirmation: Confirmation, until: int, held: bool) -> int | None:
-    """Return when an outgoing message ends by itself: at its deadline, or when it may not travel any more."""
+    """Return when an outgoing message ends by itself: at its deadline, or when it may travel no longer."""
     deadline = confirmation.next_deadline()
     if held or confirmation.state not in (confirm.Q, confirm.S):
         return deadline
@@ -90,7 +91,7 @@ def format_name(user: headers.UserHeader) -> str:
 
 
 def is_return_queue(format_name: str) -> bool:
-    """Does this name an outgoing queue of acknowledgements for a peer?"""
+    """Is this the name of an outgoing queue of acknowledgements for a peer?"""
     kind, _, rest = format_name.partition("=")
     return kind.upper() == "PRIVATE" and int(rest.partition("\\")[2], 16) == ORDER_QUEUE_ID
 

@@ -1,4 +1,4 @@
-"""The queues of a store, and the segments that `ordack export` has made of them."""
+"""The queues of a store, and their segments from `ordack export`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 class QueueExists(StoreError, kind="queue exists", decided=True):
-    """A queue of this name is there already."""
+    """A queue of this name exists."""
 
 
 class QueueNotEmpty(StoreError, kind="queue not empty", decided=True):
-    """A queue has messages, and was to be deleted only if empty."""
+    """The queue to delete has messages."""
 
 
 class NoSuchQueue(StoreError, kind="queue", decided=True):
-    """There is no queue of this name."""
+    """No queue has this name."""
 
 
 class QueueState(NamedTuple):
-    """A queue. identifier: its PrivateQueueIdentifier. messages, bytes: in the queue. quota: most bytes, None without
-    limit (B-084)."""
+    """A queue. identifier: its PrivateQueueIdentifier. messages, bytes: in the queue. quota: limit of bytes, None for
+    no limit (B-084)."""
 
     identifier: int
     name: str
@@ -54,7 +54,7 @@ class Queues:
         self._db = database
 
     def create(self, name: str, transactional: bool = True) -> QueueState:
-        """Make a private queue. Raises BadName, QueueExists; case does not tell names apart."""
+        """Make a private queue. Raises BadName, or QueueExists if a name differs at most in case."""
         name = queue_name(local_queue(name))
         with self._db.transaction():
             if self.find(name):
@@ -77,18 +77,18 @@ class Queues:
 
     def find(self, name: str | int) -> QueueState | None:
         """The queue of this identifier or exact name; None if there is none."""
-        if isinstance(name, str) and not name.isascii():  # SQLite knows the case of ASCII letters only
+        if isinstance(name, str) and not name.isascii():  # SQLite folds the case of ASCII letters only
             return next((queue for queue in self.all() if queue.name.lower() == name.lower()), None)
         found = self.all("id = ?" if isinstance(name, int) else "name = ?", (name,))
         return found[0] if found else None
 
     def set_quota(self, name: str, quota: int | None) -> None:
-        """Limit the bytes of the packets in a queue, or lift the limit; raises NoSuchQueue."""
+        """Limit the bytes of packets in a queue, or lift the limit. Raises NoSuchQueue."""
         with self._db.transaction():
             self._db.all("UPDATE queues SET quota = ? WHERE id = ?", (quota, self.named(name).identifier))
 
     def named(self, name: str) -> QueueState:
-        """The queue of this name (system queues by their full name); raises BadName, NoSuchQueue."""
+        """The queue of this name (system queues by their full name). Raises BadName, NoSuchQueue."""
         meant = local_queue(name)
         found = self.find(meant) if legible(meant) == meant else None
         found = found or self.find(queue_name(meant))
@@ -97,8 +97,8 @@ class Queues:
         return found
 
     def remove(self, queue: int) -> None:
-        """Remove an empty private queue. The states of its streams stay, so that a new queue of the same name gets
-        nothing twice."""
+        """Remove an empty private queue. Its stream states stay, so that a new queue of the same name receives no
+        duplicate."""
         self._db.all("DELETE FROM queues WHERE id = ? AND messages = 0", (queue,))
 
 
@@ -126,8 +126,8 @@ class Exports:
 
     @contextlib.contextmanager
     def lock(self, queues: Mapping[int, str]) -> Iterator[None]:
-        """Be the only exporter of these queues, {identifier: name}. Raises StoreBusy if a queue has another exporter.
-        Each queue has a byte of one file: a file for each would need a descriptor for each."""
+        """Become the only exporter of queues, {identifier: name}. Raises StoreBusy if a queue has another exporter.
+        Each queue locks a byte of one file; separate files would need a descriptor each."""
         path = self._db.folder / EXPORT_LOCK
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -147,13 +147,13 @@ class Exports:
             os.close(descriptor)
 
     def all(self, queue: str | None = None) -> list[Export]:
-        """The last segments of a queue, or of all, one for each folder."""
+        """The last segments, one for each folder, of a queue or of all queues."""
         rows = self._db.all("SELECT * FROM exports WHERE ?1 IS NULL OR queue = ?1", (queue,))
         return [Export(*row) for row in rows]
 
     def add(self, export: Export) -> None:
-        """Record the segment after the last one, in the transaction that removes its messages. Raises StoreError if the
-        last one waits to become visible: it must not be replaced."""
+        """Record the next segment, in the transaction that removes its messages. Raises StoreError if the last segment
+        is not visible yet: it must not be replaced."""
         for last in self.all(export.queue):
             if last.folder == export.folder and (last.serial + 1, last.pending) != (export.serial, 0):
                 raise StoreError(

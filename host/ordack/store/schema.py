@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 FORMAT_VERSION = 1
-APPLICATION_ID = 0x4C494F52  # in the file's header, which tells a store from other programs' databases
+APPLICATION_ID = 0x4C494F52  # in the file's header; distinguishes stores from other programs' databases
 FILE_NAME = "ordack.sqlite"
 
 PRIVATE = 0
 SYSTEM = 1
-SUBQUEUE = 2  # of a private queue: only what was moved from there comes into it
-POISON = ";poison"  # behind a queue's name: its sub-queue for messages that came back too often
+SUBQUEUE = 2  # of a private queue: accepts only messages moved from that queue
+POISON = ";poison"  # suffix of a queue's name: its sub-queue for messages with too many aborts
 ORDER_QUEUE_ID = 4
 
-CLOSED_QUEUES = ("order_queue$", "notify_queue$")  # not open to applications (B-085)
+CLOSED_QUEUES = ("order_queue$", "notify_queue$")  # closed to applications (B-085)
 FIRST_PRIVATE_ID = 16
 
 SCHEMA = """
