@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -257,6 +257,13 @@ class Transaction:
         taken, self._taken = tuple(self._taken), []
         if taken:
             self._client.access.commit(Commit(taken, confirm.NACK_RECEIVE_REJECTED))
+
+    def release(self, messages: Collection[Message]) -> None:
+        """Put these received messages back now: the transaction goes on without them."""
+        keys = [message.lookup_id for message in messages]
+        self._taken = [key for key in self._taken if key not in keys]
+        if keys:
+            self._client.access.put_back(keys)
 
     def put_back(self) -> None:
         """Put the received messages back, and send nothing."""

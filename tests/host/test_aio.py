@@ -4,15 +4,19 @@ cancelled."""
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ordack
 import pytest
 from ordack.api.aio import MOST
-from ordack.client import Client, Empty, Letter, Reject
+from ordack.api.remote import Conversation
+from ordack.client import Client, Empty, Letter, Message, Reject, Transaction
 from ordack.config.names import DEAD_XACT
+from ordack.store.messages import StoredMessage
 
 from tests.host.sockets import until
 from tests.support.command import DEADLINE_S, serve_applications
@@ -51,10 +55,10 @@ async def test_async_client_sends_receives_and_commits(place: Path | str, store:
     assert _bodies(store, "plain") == [b"3", b"1!"]
 
 
-async def _receive(client: ordack.api.aio.AsyncClient, name: str, times: int) -> None:
+async def _receive(client: ordack.api.aio.AsyncClient, name: str, times: int, timeout: float | None = 0.0) -> None:
     async with client.transaction() as transaction:
         for _ in range(times):
-            await transaction.receive(name)
+            await transaction.receive(name, timeout)
 
 
 async def test_exception_rolls_back_receive_and_reject_discards(place: Path | str, store: Path) -> None:
@@ -96,7 +100,7 @@ def test_waiting_async_tasks_do_not_block_others_or_mix_replies(place: Path | st
 
 async def test_cancelled_task_leaves_messages_in_their_queues(place: Path | str, store: Path) -> None:
     async with ordack.connect_async(place) as client:
-        waiting = asyncio.create_task(_receive(client, "line1", times=1))
+        waiting = asyncio.create_task(_receive(client, "line1", times=1, timeout=DEADLINE_S))
         holding = asyncio.Event()
 
         async def hold() -> None:
@@ -116,6 +120,61 @@ async def test_cancelled_task_leaves_messages_in_their_queues(place: Path | str,
         await client.send("line1", b"2")
     assert _bodies(store, "plain") == [b"1"]
     assert _bodies(store, "line1") == [b"2"]
+
+
+async def test_message_of_cancelled_receive_leaves_its_transaction(
+    place: Path | str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task never saw the message, so the commit must not remove it."""
+    taken, cancelled = threading.Event(), threading.Event()
+    receive_batch = Transaction.receive_batch
+
+    def slow(*arguments: Any, **which: Any) -> list[Message]:
+        found = receive_batch(*arguments, **which)
+        if found:
+            taken.set()
+            assert cancelled.wait(DEADLINE_S)
+        return found
+
+    async with ordack.connect_async(place) as client:
+        await client.send("line1", b"1")
+        async with client.transaction() as transaction:
+            monkeypatch.setattr(Transaction, "receive_batch", slow)
+            task = asyncio.create_task(transaction.receive("line1", DEADLINE_S))
+            await asyncio.to_thread(taken.wait, DEADLINE_S)
+            task.cancel()
+            await asyncio.sleep(0)  # the cancellation reaches the waiting call
+            cancelled.set()
+            await asyncio.wait([task])
+            monkeypatch.undo()
+            transaction.send("plain", b"2")
+    assert _bodies(store, "line1") == [b"1"]
+    assert _bodies(store, "plain") == [b"2"]
+
+
+async def test_receiver_asks_once_and_stops_when_cancelled(
+    place: Path | str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    take = Conversation.take
+
+    def counted(self: Conversation, wanted: Any, timeout: float) -> list[StoredMessage]:
+        asked.append(timeout)
+        return take(self, wanted, timeout)
+
+    monkeypatch.setattr(Conversation, "take", counted)
+    async with ordack.connect_async(place) as client, asyncio.timeout(DEADLINE_S):
+        for count in range(1, 4):
+            task = asyncio.create_task(_receive(client, "line1", times=1, timeout=None))
+            while len(asked) < count:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+        await client.send("line1", b"1")
+        await _receive(client, "line1", times=1, timeout=None)
+    assert asked == [math.inf] * 4
+    assert _bodies(store, "line1") == []
 
 
 @pytest.mark.parametrize("times", [1, 2])

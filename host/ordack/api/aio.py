@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack
 
 from mqqb import confirm
 
-from ordack.api import Empty, Taken, Which, patience
+from ordack.api import Empty, Taken, Which
 from ordack.broker.message import Letter, Message, Properties
 from ordack.store import StoreError
 from ordack.store.messages import FIRST, StoredMessage
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 MOST = 16  # concurrent receives and transactions, including waiting ones
 SHORT = 4  # other concurrent operations; none of them waits for messages
-SLICE_S = 0.5  # s, until a wait notices that its task was cancelled
 
 Body = bytes | bytearray | memoryview
 Parameters = ParamSpec("Parameters")
@@ -80,15 +78,22 @@ class _Worker:
             future.exception()
             raise
 
-    async def in_slices(self, look: Callable[[float], list[Result]], timeout: float | None) -> list[Result]:
-        """The results of `look` within the timeout; an empty list if there are none. `look` gets the seconds to wait. A
-        cancelled task ends between two calls."""
-        deadline = time.monotonic() + patience(timeout)
-        while True:
-            left = max(deadline - time.monotonic(), 0.0)
-            found = await self.call(look, min(left, SLICE_S))
-            if found or left <= SLICE_S:
-                return found
+    async def wait(self, take: Callable[[], Result]) -> Result:
+        """Call `take`, which waits for messages, in the thread. If the task is cancelled, `take` ends early."""
+        name = object()
+
+        def run() -> Result:
+            self.client.access.may_interrupt(name)
+            return take()
+
+        future = asyncio.get_running_loop().run_in_executor(self._thread, run)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self.client.access.interrupt(name)
+            await asyncio.wait([future])
+            future.exception()
+            raise
 
     def do_later(self, function: Callable[[], object]) -> None:
         """Call the function in the thread before all later calls. Its errors are ignored."""
@@ -131,11 +136,17 @@ class AsyncTransaction:
     ) -> list[Message]:
         """As Transaction.receive_batch."""
         name = queue if isinstance(queue, str) else queue.name
+        found: list[Message] = []
 
-        def take(seconds: float) -> list[Message]:
-            return self._inner.receive_batch(name, limit, seconds, **which)
+        def take() -> list[Message]:
+            found[:] = self._inner.receive_batch(name, limit, timeout, **which)
+            return found
 
-        return await self._worker.in_slices(take, timeout)
+        try:
+            return await self._worker.wait(take)
+        except BaseException:  # the task never sees them: a commit must not remove them
+            self._worker.do_later(lambda: self._inner.release(found))
+            raise
 
     def send(self, destination: str, body: Body, **properties: Unpack[Properties]) -> None:
         """As Transaction.send: when the block ends."""
@@ -205,8 +216,8 @@ class _Loop:
             await self._held[0].end(None)
             if self._which.get("lookup_id") is not None:
                 return []
-        take = functools.partial(_take, self._worker, self._name, self._which, self._held)
-        return await self._worker.in_slices(take, self._timeout)
+        take = functools.partial(_take, self._worker, self._name, self._which, self._held, self._timeout)
+        return await self._worker.wait(take)
 
     async def leave(self, error: BaseException | None) -> bool:
         """End the loop, and its message as Taken.end does."""
@@ -226,10 +237,12 @@ class _Loop:
             self._client.give_back_from_anywhere(self._worker)
 
 
-def _take(worker: _Worker, name: str, which: Which, held: list[AsyncReceived], seconds: float) -> list[AsyncReceived]:
+def _take(
+    worker: _Worker, name: str, which: Which, held: list[AsyncReceived], timeout: float | None
+) -> list[AsyncReceived]:
     """The next message, in the worker's thread. Also stored in `held`, because a cancelled task gets no result."""
     queue = worker.client.queue(name)
-    held[:] = [AsyncReceived(stored, queue, worker) for stored in queue.begin_receive(1, seconds, True, **which)]
+    held[:] = [AsyncReceived(stored, queue, worker) for stored in queue.begin_receive(1, timeout, True, **which)]
     return held[:]
 
 

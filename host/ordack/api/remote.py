@@ -11,8 +11,10 @@ process, which claims them from each `serve`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import secrets
+import select
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -68,9 +70,9 @@ class ServeConnection:
         self._buffer = bytearray()
         self.guid: bytes = self.ask(service.frame(service.HELLO, service.VERSION, application), patience)
 
-    def ask(self, question: bytes, patience: float | None = None) -> Any:
-        """Ask, and wait for the answer. patience: seconds, else ANSWER_S. Raises the error in the answer, and Lost. A
-        call without an answer closes the connection."""
+    def ask(self, question: bytes, patience: float | None = None, wake: socket.socket | None = None) -> Any:
+        """Ask, and wait for the answer. patience: seconds, else ANSWER_S. wake: a byte on it makes `serve` answer TAKE
+        at once. Raises the error in the answer, and Lost. A call without an answer closes the connection."""
         answer: list[Any] | None = None
         asked = False
         try:
@@ -78,6 +80,9 @@ class ServeConnection:
             self._socket.sendall(question)
             asked = True
             while answer is None:
+                if wake and _is_first(wake, self._socket):
+                    self._socket.sendall(service.frame(service.STOP))
+                    wake = None
                 data = self._socket.recv(RECEIVE_BYTES)
                 if not data:
                     raise Lost(asked)
@@ -90,9 +95,9 @@ class ServeConnection:
                 self._socket.close()
         return service.result_of(answer)
 
-    def take(self, wanted: Wanted, timeout: float) -> list[StoredMessage]:
-        """As Direct.take; the other methods likewise."""
-        return service.messages_in(self.ask(service.take_question(wanted, timeout), timeout + ANSWER_S))
+    def take(self, wanted: Wanted, timeout: float, wake: socket.socket | None) -> list[StoredMessage]:
+        """As Direct.take; the other methods likewise. wake: as `ask`."""
+        return service.messages_in(self.ask(service.take_question(wanted, timeout), timeout + ANSWER_S, wake))
 
     def carry_out(self, request: Request) -> Done:
         sent, result = self.ask(service.commit_question(request))
@@ -123,6 +128,18 @@ class ServeConnection:
             pass  # `serve` then keeps its last answer for a day
         finally:
             self._socket.close()
+
+
+def _is_first(wake: socket.socket, connected: socket.socket) -> bool:
+    """Wait until one of the two can be read. True: it is `wake`, whose bytes are read."""
+    poll = select.poll()
+    poll.register(wake, select.POLLIN)
+    poll.register(connected, select.POLLIN)
+    timeout_s = connected.gettimeout()
+    first = [file for file, _ in poll.poll(None if timeout_s is None else 1000 * timeout_s)] == [wake.fileno()]
+    if first:
+        wake.recv(RECEIVE_BYTES)
+    return first
 
 
 def silence(folder: Path) -> str:
@@ -287,6 +304,9 @@ class Conversation:
         self._application = secrets.token_bytes(service.APPLICATION_SIZE)
         self._number = 0
         self._held: set[int] = set()  # messages taken without a `serve`
+        self._wake: tuple[socket.socket, socket.socket] | None = None
+        self._wait: object = None  # of the running `take`, for `interrupt`
+        self._interrupted: object = self
         self._connection = place.connect(self._application) if isinstance(place, Address) else None
 
     @one_thread
@@ -297,17 +317,34 @@ class Conversation:
         deadline = time.monotonic() + timeout
 
         def once(there: ServeConnection | Direct) -> tuple[list[StoredMessage], bool]:
-            left = max(deadline - time.monotonic(), 0.0)
-            wait = min(left, LOOK_AGAIN_S if isinstance(there, Direct) else WAIT_S)
-            found = there.take(wanted, wait)
+            left = 0.0 if self._interrupted is self._wait else max(deadline - time.monotonic(), 0.0)
             if isinstance(there, Direct):
+                wait = min(left, LOOK_AGAIN_S)
+                found = there.take(wanted, wait)
                 self._held.update(message.lookup_id for message in found)
+            else:
+                wait = min(left, WAIT_S)
+                found = there.take(wanted, wait, self._wake[0] if self._wake else None)
             return found, wait == left
 
         while True:
             found, is_last = self.ask(once)
             if found or is_last:
                 return found
+
+    def may_interrupt(self, wait: object) -> None:
+        """Give the next `take` a name for `interrupt`. Call it in the thread of the `take`."""
+        if self._wake is None:
+            self._wake = socket.socketpair()
+            self._wake[1].setblocking(False)
+        self._wait = wait
+
+    def interrupt(self, wait: object) -> None:
+        """Have the `take` with this name return soon, also without a message. For other threads."""
+        self._interrupted = wait
+        if self._wake:
+            with contextlib.suppress(BlockingIOError):  # it is full of earlier ones
+                self._wake[1].send(b"!")
 
     @one_thread
     def commit(self, commit: Commit) -> list[Sent]:
@@ -342,6 +379,9 @@ class Conversation:
         if self._connection:
             self._connection.close()
             self._connection = None
+        wake, self._wake = self._wake, None
+        for end in wake or ():
+            end.close()
         self._place.close()
 
     def ask(self, question: Callable[[Any], Result]) -> Result:

@@ -124,6 +124,11 @@ class Applications:
                 del self._waiting[application]
                 self._answers.append((application, []))
 
+    def stop_waiting(self, application: Application) -> None:
+        """Let the next `end_waiting` answer this application."""
+        if waits := self._waiting.get(application):
+            self._waiting[application] = waits._replace(until=0)
+
     # ---- in a transaction
 
     def writes(self, questions: Sequence[Question]) -> bool:

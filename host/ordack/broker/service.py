@@ -20,6 +20,7 @@ QUEUE, its name or identifier | DONE, fields of `store.queues.Queue` |
 fields of `confirm.Conclusion`; DONE alone if unknown |
 | DISCARDED, destination | DONE, class |
 | BYE | none: the application will not ask about its last commit |
+| STOP | none: a TAKE that waits is answered at once; the only question before an answer |
 | any | FAILED, kind of error, text |
 """
 
@@ -42,7 +43,7 @@ from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import StoredMessage
 
-VERSION = 4
+VERSION = 5
 # TCP options: a connection whose peer or path is gone ends after a minute.
 KEEP_ALIVE = {
     "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000, "TCP_NODELAY": 1,
@@ -50,6 +51,7 @@ KEEP_ALIVE = {
 SOCKET = "serve.sock"
 HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
 EMPTY = "empty"
+STOP = "stop"
 QUEUE, LOOK, STATE, DISCARDED = "queue", "look", "state", "discarded"
 DONE, FAILED = "done", "failed"
 LENGTH = struct.Struct("<I")

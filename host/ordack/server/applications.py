@@ -37,6 +37,7 @@ HELLO_S = 10.0  # for the first question
 PART_S = 60.0  # to complete a question, or to read an answer; one second more per RATE bytes
 RATE = 100_000  # bytes/s
 LOOKING_FILES = 8  # files of the reading thread
+STOP_FRAME = service.frame(service.STOP)
 
 
 class Door:
@@ -154,6 +155,13 @@ class Door:
         """Keep a question for the manager."""
         self._asked.append(question)
 
+    def stop(self, application: Application) -> None:
+        """Answer the application's Take now, whether the manager knows of it yet or not."""
+        for place, (asker, asked) in enumerate(self._asked):
+            if asker is application and isinstance(asked, Take):
+                self._asked[place] = asker, asked._replace(until=0)
+        self.manager.applications.stop_waiting(application)
+
     def look(self, asker: Connection, kind: str, parts: list[Any]) -> None:
         """Answer a read-only question in the reader's thread."""
         found = self._reader.read(lambda store: service.frame(service.DONE, _LOOKS[kind](self._in(store), *parts)))
@@ -227,7 +235,7 @@ class Connection(asyncio.Protocol):
         self._door.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_unread:
+        if self._is_unread and data != STOP_FRAME:
             self.end("it asks before it has read its answer")
         elif not self.is_over:
             self._buffer += data
@@ -303,6 +311,9 @@ class Connection(asyncio.Protocol):
     def _next(self) -> None:
         try:
             for question in service.frames(self._buffer, service.FRAME_MAX if self._application else service.HELLO_MAX):
+                if question == [service.STOP] and self._application:
+                    self._door.stop(self._application)
+                    continue
                 if self._has_asked:
                     raise service.MalformedFrame("it asks before it has its answer")
                 if self._application is None:
