@@ -1,4 +1,4 @@
-"""The files of a folder that a log is written to, and what goes wrong with them."""
+"""The files of a log's folder, and their errors."""
 
 import os
 
@@ -17,15 +17,15 @@ _ZEROS_BYTES = const(512)
 
 
 class OutboxError(Exception):
-    """The outbox cannot do what was asked; the text says what to do."""
+    """The outbox cannot do the request; the text gives the remedy."""
 
 
 class OutboxFull(OutboxError):
-    """The capacity is used up and nothing was accepted. Wait until messages are gone, then send again."""
+    """The capacity is used up, and nothing was accepted. Send again once messages are gone."""
 
 
 class OutboxWriteFailed(OutboxError):
-    """The file system refused (`errno`): what was not durable yet is not accepted. The outbox itself stays in order."""
+    """The file system failed (`errno`): messages not durable yet are not accepted. The outbox itself stays intact."""
 
     def __init__(self, error: OSError) -> None:
         text = "the file system failed ({}): make room or repair it, then send again"
@@ -34,7 +34,7 @@ class OutboxWriteFailed(OutboxError):
 
 
 class OutboxDamaged(OutboxError):
-    """What was durable once cannot be read any more, or is missing: file `name`, byte `offset`. No file was changed."""
+    """Durable data is unreadable or missing: file `name`, byte `offset`. No file was changed."""
 
     def __init__(self, name: str, offset: int, what: str) -> None:
         super().__init__(
@@ -47,20 +47,19 @@ class OutboxDamaged(OutboxError):
 
 
 class Files:
-    """What the outbox needs of a file system: one file that is written, others that are read or removed.
+    """The outbox's file system access: one file being written; others are read or removed.
 
-    fixed: files do not grow. Each is filled with zeros when it is begun, and then written over, so that neither its
-    size nor its place changes any more: on FAT a torn directory entry could lose both. None: where the folder is on
-    FAT, as far as `vfs` tells. Everything here may raise OSError. Demanded: what was appended before a `sync` is
-    durable after it, the file's name included; names appear and vanish in the order of the calls. Where there are other
-    processes, a file `lock` keeps them out of the folder until this one ends.
+    fixed: files do not grow. Each new file is filled with zeros and then overwritten, so that its size and place never
+    change: on FAT, a torn directory entry could lose both. None: fixed if `vfs` reports FAT. Every method may raise
+    OSError. Required: data appended before a `sync` is durable after it, with the file's name; names appear and vanish
+    in the order of the calls. On systems with processes, a file `lock` excludes other processes until this one ends.
     """
 
-    place: "Any" = None  # where they are: the same of all objects that write there; None: nobody knows
-    files_max = 0  # so many files the folder takes before it grows, which FAT cannot do safely; 0: no such bound
-    bytes_max = 0  # so many bytes all files may have together; 0: nobody knows
-    unit = 1  # a file takes a whole number of so many bytes
-    blank = b"\0"  # what stands where nothing was written yet, in files that do not grow
+    place: "Any" = None  # identity of the storage, equal for all objects that write there; None: unknown
+    files_max = 0  # files that fit into the folder before it grows, which is unsafe on FAT; 0: no limit
+    bytes_max = 0  # bytes of all files together; 0: unknown
+    unit = 1  # file sizes are multiples of this many bytes
+    blank = b"\0"  # content of unwritten bytes in fixed files
 
     def __init__(self, folder: str, fixed: "bool | None" = None) -> None:
         self.folder = folder
@@ -88,19 +87,19 @@ class Files:
             self.files_max = cluster // 32 - 2  # names in a cluster, without "." and ".."
 
     def names(self) -> "list[str]":
-        """The files of the folder, in any order."""
+        """Return the files of the folder, in any order."""
         try:
             return os.listdir(self.folder)
-        except UnicodeError:  # MicroPython, and FAT's directory is broken
+        except UnicodeError:  # MicroPython with a broken FAT directory
             raise OSError(EIO)  # noqa: B904
 
     def size(self, name: str) -> int:
-        """Bytes of a file that does not grow just now."""
+        """Return the bytes of a file that is not growing."""
         self._open_reader(name)
         return self._reader_end
 
     def begin(self, name: str, size: int) -> None:
-        """A new file becomes the one that is written, from its begin. size: its bytes, if files do not grow."""
+        """Start to write a new file. size: its bytes if files are fixed."""
         self._open(name, "wb")
         if self.fixed:
             zeros = bytes(_ZEROS_BYTES)
@@ -111,14 +110,14 @@ class Files:
             self._tail.seek(0)
 
     def resume(self, name: str, offset: int) -> None:
-        """An existing file becomes the one that is written, from offset on; that is its end if files grow."""
+        """Continue an existing file at offset; if files grow, that is its end."""
         self._open(name, "r+b" if self.fixed else "ab")
         if self.fixed:
             assert self._tail is not None
             self._tail.seek(offset)
 
     def append(self, data: "Buffer", size: int) -> None:
-        """Write data[:size] behind what was written last. After an OSError any part of it may be there."""
+        """Append data[:size] to the file being written. After an OSError any part of it may be there."""
         assert self._tail is not None
         done = _write(self._tail, data, size)
         if done != size:
@@ -127,19 +126,19 @@ class Files:
                 done += self._tail.write(view[done:size])
 
     def sync(self) -> None:
-        """Make the file that is written durable as it is, and its name."""
+        """Make the file being written durable, with its name."""
         assert self._tail is not None
         if self._reader_name == self._tail_name:
-            self._close_reader()  # LittleFS gives the blocks that it still reads to others
+            self._close_reader()  # LittleFS reuses blocks that the reader still has
         _sync(self._tail)
         if self._tail_is_new:
             _sync_folder(self.folder)
             self._tail_is_new = False
 
     def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
-        """Fill buffer from a file at offset (bytes); the number of bytes read, fewer only at its end."""
+        """Fill buffer from a file at offset (bytes); return the bytes read, fewer only at the file's end."""
         if offset + len(buffer) > self._reader_end:
-            self._close_reader()  # it may have grown
+            self._close_reader()  # the file may have grown
         reader = self._open_reader(name)
         reader.seek(offset)
         done = 0
@@ -157,7 +156,7 @@ class Files:
         os.remove(self._path(name))
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self._close_reader()
         self._close_tail()
 
@@ -181,7 +180,7 @@ class Files:
             self._close_reader()
             reader = self._reader = open(self._path(name), "rb", 0)  # noqa: SIM115 - stays open
             self._reader_name = name
-            self._reader_end = reader.seek(0, 2)  # to look a name up costs more than this
+            self._reader_end = reader.seek(0, 2)  # cheaper than looking up the name
         return reader
 
     def _close_reader(self) -> None:
@@ -192,12 +191,12 @@ class Files:
 
 
 def absolute(folder: str) -> str:
-    """`place` of the files of a folder."""
+    """Return `place` of the files of a folder."""
     return folder if folder.startswith("/") else os.getcwd().rstrip("/") + "/" + folder
 
 
 def file_system(folder: str) -> str:
-    """The name of MicroPython's class; "" on CPython."""
+    """Return the name of MicroPython's file system class; "" on CPython."""
     best = name = ""
     if MICROPYTHON:
         import vfs  # type: ignore[import-not-found]
@@ -232,13 +231,13 @@ else:  # flush() is fsync(), or the sync of the board's file system
         file.flush()
 
     def _write(file: "Any", data: "Buffer", size: int) -> int:
-        return int(file.write(data, size))  # without a view of the part
+        return int(file.write(data, size))  # without a memoryview, which allocates
 
     def _sync_folder(folder: str) -> None:
         try:
             entries = open(folder, "rb")  # noqa: SIM115
         except OSError:
-            return  # LittleFS and FAT: a folder is no file there, and each call that changes it is durable by itself
+            return  # on LittleFS and FAT a folder cannot be opened, and its changes are durable at once
         try:
             entries.flush()
         finally:

@@ -1,9 +1,9 @@
-"""Messages that are on the flash only: those that wait behind the ones in memory, and those that are stored at their
-destination while nobody knows whether they are received (state O), which are `open` here.
+"""Messages on flash only: those that wait behind the messages in memory, and `open` ones, stored at their destination
+but not known to be received (state O).
 
-Of each segment that has some of a queue, LoggedQueue.flash_only says where they begin: no message is shorter than its
-head, so a bit for each HEAD_BYTES of the segment is enough. What waits are the records of type MESSAGE from the queue's
-cursor on. Each is read, and checked, when its turn comes or an answer names it.
+For each segment with such messages of a queue, LoggedQueue.flash_only has a bitmap of their positions. No message is
+shorter than its head, so one bit per HEAD_BYTES is enough. Waiting messages are the MESSAGE records from the queue's
+cursor on. A message is read and checked when its turn comes or an answer names it.
 """
 
 import struct
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from ordack.node.storage.log import Log, LoggedQueue, Segment, Stored
 
-    Found = tuple[Segment, int, int, tuple[int, ...]]  # segment, offset, bytes of the payload, what its prefix says
+    Found = tuple[Segment, int, int, tuple[int, ...]]  # segment, offset, bytes of the payload, fields of its prefix
 
 NEVER = const(0xFFFFFFFFFFFFFFFF)
-# How many; a time before which no open one has a deadline, s since 1970; a T0 not before that of any, for those without
-# their own; the first and the last MessageID. The bits follow.
+# Count; lower bound of the open ones' deadlines, s since 1970; latest known T0, for those without their own; first and
+# last MessageID. The bitmap follows.
 _HEAD = const("<IQIII")
 _HEAD_BYTES = const(24)
 _DUE_AT = const(4)
@@ -33,9 +33,9 @@ _NEXT_ID_AT = const(24)  # in the header of a segment
 
 
 class Restored:
-    """A message that was read from the log: the facts that its stream needs.
+    """A message read from the log, with the facts that its stream needs.
 
-    `sent`: it may have been transmitted, whatever the state in its record is. `is_open`: it was in state O.
+    sent: it may have been transmitted, regardless of its state. is_open: it was in state O.
     """
 
     __slots__ = ("flags", "handle", "is_open", "queue", "sent", "tx_sequence_id", "tx_sequence_number")
@@ -52,9 +52,9 @@ class Restored:
 
 
 def put(queue: "LoggedQueue", segment: "Segment", offset: int, size: int, number: int, record: "Any" = None) -> None:
-    """The message there, size bytes with its head, is on the flash only. record: its confirmation, if it is open.
+    """Mark a message of size bytes with its head as on flash only. record: its confirmation, if it is open.
 
-    Want of memory ends it before anything has changed.
+    A MemoryError changes nothing.
     """
     count, due, dated, first, last = 0, NEVER, 0, number, number
     held = queue.flash_only.get(segment.number)
@@ -89,7 +89,7 @@ def put(queue: "LoggedQueue", segment: "Segment", offset: int, size: int, number
 
 
 def put_open(handle: "Stored") -> None:
-    """The message, which is in memory, is stored while its fate is open: it is on the flash only from now on."""
+    """Leave a stored message with an open fate on flash only."""
     segment = handle.segment
     queue = handle.queue
     assert segment is not None
@@ -99,7 +99,7 @@ def put_open(handle: "Stored") -> None:
 
 
 def clear(queue: "LoggedQueue", segment: "Segment", offset: int, size: int, is_open: bool) -> None:
-    """The message there, size bytes with its head, is not on the flash only any more."""
+    """Unmark a message of size bytes with its head."""
     held = queue.flash_only[segment.number]
     count = struct.unpack_from("<I", held)[0]
     if count == 1:
@@ -117,18 +117,18 @@ def clear(queue: "LoggedQueue", segment: "Segment", offset: int, size: int, is_o
 
 
 def due(queue: "LoggedQueue", number: int) -> int:
-    """No deadline of the open ones in this segment is before that."""
+    """Return a lower bound of the deadlines of a segment's open messages."""
     return int(struct.unpack_from("<Q", queue.flash_only[number], _DUE_AT)[0])
 
 
 def set_due(queue: "LoggedQueue", number: int, time: int) -> None:
-    """No deadline of the open ones in this segment is before this time."""
+    """Set the lower bound of the deadlines of a segment's open messages."""
     if number in queue.flash_only:
         struct.pack_into("<Q", queue.flash_only[number], _DUE_AT, time)
 
 
 def waits_in(queues: "list[LoggedQueue]", number: int) -> bool:
-    """May a message that waits be in this segment?"""
+    """May a waiting message be in this segment?"""
     return any(queue.deferred and queue.cursor <= number and number in queue.flash_only for queue in queues)
 
 
@@ -139,9 +139,10 @@ def _has(queue: "LoggedQueue", number: int, bit: int) -> bool:
 
 
 class FlashOnly:
-    """Those of a log. queues: its own, all of them, also those that are made later. make: makes a message's handle.
+    """The messages of a log that are on flash only. queues: all queues of the log, later ones included. make: makes
+    handles.
 
-    What reads raises OSError: another attempt may succeed. What is broken is passed over, and said (`Log.damage`).
+    Reading raises OSError; a retry may succeed. Broken records are skipped and reported (`Log.damage`).
     """
 
     def __init__(self, opened: "Log", queues: "list[LoggedQueue]", make: "type[Stored]") -> None:
@@ -151,7 +152,7 @@ class FlashOnly:
         self._settings = confirm.Settings()
 
     def next(self, queue: "LoggedQueue", until: "int | None" = None) -> "Restored | None":
-        """Take the first one that waits into memory. None: there is none yet, or it is behind the MessageID `until`."""
+        """Load the first waiting message into memory. None: none yet, or it comes after the MessageID `until`."""
         segments = self._log.segments
         while queue.deferred:
             if queue.cursor < segments[0].number:
@@ -174,9 +175,9 @@ class FlashOnly:
         return None
 
     def find(self, queue: "LoggedQueue", message_id: int, where: "tuple[int, int] | None" = None) -> "Restored | None":
-        """A message, which stays where it is. where: its position, if a MessageID is not enough. None: not here.
+        """Find a message and leave it on flash. where: its position, if a MessageID is ambiguous. None: not here.
 
-        Answers come in the order of the log, as a rule: it looks first behind where it has found one.
+        Answers usually come in log order, so the search starts behind the last hit.
         """
         numbers = []
         for number in sorted(queue.flash_only):
@@ -193,7 +194,7 @@ class FlashOnly:
         return None
 
     def walk(self, queue: "LoggedQueue", number: int, offset: int = 0) -> "Generator[Found]":
-        """Those of a queue in a segment that are durable, from there on."""
+        """Yield a queue's durable messages in a segment from an offset on."""
         opened = self._log
         segments = opened.segments
         segment = segments[number - segments[0].number]
@@ -214,7 +215,7 @@ class FlashOnly:
             offset += log.RECORD_BYTES + (word >> 8)
 
     def restored(self, queue: "LoggedQueue", found: "Found") -> "Restored":
-        """A message that `walk` has found, as it is now. It stays where it is."""
+        """Return a message found by `walk` in its current state. It stays on flash."""
         segment, offset, size, fields = found
         restored = restored_of(queue, size, fields[:-1], self._make)
         handle = restored.handle
@@ -229,14 +230,14 @@ class FlashOnly:
         return restored
 
     def attach(self, restored: "Restored") -> None:
-        """A message that was found is in memory from now on."""
+        """Take a found message into memory."""
         handle = restored.handle
         segment = handle.segment
         assert segment is not None
-        segment.add(handle)  # want of memory ends it before anything has changed
+        segment.add(handle)  # a MemoryError changes nothing
         handles = segment.handles
         k = len(handles) - 1
-        while k and handles[k - 1].offset > handle.offset:  # dead letters stand in the order of their numbers
+        while k and handles[k - 1].offset > handle.offset:  # dead letters stay in the order of their numbers
             handles[k] = handles[k - 1]
             k -= 1
         handles[k] = handle
@@ -245,7 +246,7 @@ class FlashOnly:
         segment.live += size
 
     def some_of(self, number: int, most: int) -> "list[Stored]":
-        """Up to so many of the open ones in a segment in which none waits are in memory from now on."""
+        """Load up to `most` open messages of a segment without waiting ones into memory."""
         some: "list[Restored]" = []
         for queue in self._queues:
             for found in self.walk(queue, number):
@@ -262,7 +263,7 @@ class FlashOnly:
         return not is_behind or fields[-1] & ~log.AFTER_SYNC == log.COPY
 
     def _read(self, segment: "Segment", offset: int) -> "tuple[int, tuple[int, ...]]":
-        """The second word of the record there, and its prefix if it is a message; 0: it is not whole."""
+        """Return the second word of a record and its prefix if it is a message; word 0: not whole."""
         opened = self._log
         piece = opened.piece
         head = piece[: log.HEAD_BYTES]
@@ -284,8 +285,8 @@ class FlashOnly:
         return word if place == end and value == crc else 0, fields
 
     def _pass_over(self, segment: "Segment", begin: int) -> int:
-        """The record there cannot be read. Where the next message begins that can, or the segment ends: those between
-        are lost, and that is said.
+        """Skip an unreadable record: return the offset of the next readable message, or the segment's end. Messages in
+        between are lost and reported.
         """
         opened = self._log
         end = stop = opened.end_of(segment)
@@ -313,7 +314,7 @@ class FlashOnly:
         return end
 
     def _say_lost(self, segment: "Segment", begin: int, end: int) -> None:
-        """Which messages may have stood there."""
+        """Report the messages that the skipped part may have held."""
         opened = self._log
         first = self._next_id(segment)
         offset = segment.base
@@ -343,20 +344,20 @@ class FlashOnly:
             opened.damage.append("messages from {} on cannot be read".format(first))
 
     def _next_id(self, segment: "Segment") -> int:
-        """The MessageID of the first message in this segment or behind it."""
+        """Return the first MessageID in this segment or after it."""
         head = self._log.piece[:4]
         self._log.read(segment.name, _NEXT_ID_AT, head)
         return int(struct.unpack_from("<I", head)[0])
 
 
 def confirmation_of(fields: "tuple[int, ...]") -> "array[int]":
-    """The record of a message or arrival whose prefix has these fields."""
+    """Return the record of a message or arrival from its prefix."""
     state, marks, message_class, sent_time, ttrq, ttbr = fields[7:]
     return array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
 
 
 def restored_of(queue: "LoggedQueue", size: int, fields: "tuple[int, ...]", make: "type[Stored]") -> Restored:
-    """The message whose prefix has these fields; its handle has no place yet. size: of the payload, bytes."""
+    """Return a message from its prefix; its handle has no place yet. size: of the payload, bytes."""
     _, flags, number, ordinal, time_stamp, after = fields[:6]
     handle = make(number, confirmation_of(fields))
     handle.queue = queue

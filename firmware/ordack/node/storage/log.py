@@ -1,10 +1,10 @@
-"""The log in its files: segments of records, what writes and reads them. docs/storage.md has the format.
+"""The log's files: segments of records, writing and reading. docs/storage.md describes the format.
 
-* A segment is synced before the next one is begun, and replay stops at the first record that is not whole.
-* A tail that a power cut tore is dropped and never appended to: the next segment says where its predecessor ends.
-* Records behind a broken one, with the flag AFTER_SYNC, tell that it was durable. It is left out, and said (`damage`).
+* A segment is synced before the next one begins, and replay stops at the first torn record. * A tail torn by a power
+cut is dropped and never extended: the next segment records where its predecessor ends. * Records with the flag
+AFTER_SYNC behind a broken one prove that it was durable. It is skipped and reported (`damage`).
 
-Bodies are not kept in memory: records go through one small buffer, a larger packet goes to the file as it is.
+Bodies are not kept in memory: records pass through one small buffer, larger packets go to the file directly.
 """
 
 import os
@@ -29,71 +29,71 @@ if TYPE_CHECKING:
 
 VERSION = const(1)  # of the format
 MAGIC = b"ORDK"
-# magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
-# next MessageID, next arrival, highest TimeStamp, starts, sources, flags of the start, GUID; the queues and the sources
-# follow, then a CRC of all before it
+# magic, version, queues, offset of the first record, segment, first segment needed, end of the previous one, next
+# MessageID, next arrival, highest TimeStamp, starts, sources, flags of the start, GUID; the queues, the sources and a
+# CRC of everything before follow
 HEADER = const("<4sHHIIIIIIIIHH16s")
 HEADER_BYTES = const(60)
-VERSION_BYTES = const(12)  # this part of the header is the same in every version
+VERSION_BYTES = const(12)  # of the header; the same in every version
 
 AHEAD = "numbers were acknowledged that were never given: this outbox is an old copy, was erased, or has a twin (B-426)"
 NO_MEMORY = "not enough memory: it tries again with fewer messages"
-jump = os.urandom  # how far MessageIDs go on from those of the start before
+jump = os.urandom  # source of the distance by which MessageIDs jump at a start
 
 MESSAGE = const(0xB1)
 STATE = const(0xB2)
 QUEUE = const(0xB3)
 STARTED = const(0xB4)
-COPY = const(0xB5)  # as MESSAGE, of one whose first place is given up
-ARRIVAL = const(0xC1)  # the same four of what was received
+COPY = const(0xB5)  # as MESSAGE, copied from a segment that is given up
+ARRIVAL = const(0xC1)  # as above, for received messages
 ARRIVAL_STATE = const(0xC2)
 SOURCE = const(0xC3)
 ARRIVAL_COPY = const(0xC5)
-AFTER_SYNC = const(0x08)  # flag of a record's type: everything before it was durable when it was written
+AFTER_SYNC = const(0x08)  # flag of a record's type: everything before was durable when it was written
 RECORD_BYTES = const(8)  # CRC; type and length
-# After those: queue or source, flags, number; then
+# Offsets after these, queue or source, flags and number:
 _COUNTERS_OFFSET = const(16)  # the stream's four counters after this message,
 _CONFIRMATION_OFFSET = const(32)  # state, marks, class,
 _TIMES_OFFSET = const(36)  # T0, TTRQ, TTBR, then the packet
 MESSAGE_PREFIX_BYTES = const(40)
 HEAD_BYTES = const(48)  # of a message: all but the packet
-QUEUE_PREFIX_BYTES = const(18)  # queue, counters; LoggedQueue.guid and, in UTF-8, the name behind DIRECT= follow
+QUEUE_PREFIX_BYTES = const(18)  # queue, counters; LoggedQueue.guid and the name after DIRECT= in UTF-8 follow
 KNOWN_BYTES = const(4)  # of LoggedQueue.guid
-SOURCE_PREFIX_BYTES = const(34)  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
-# state, marks, class, T0 or 0: as it was, queue or source; MessageIDs or numbers of arrivals follow
+SOURCE_PREFIX_BYTES = const(34)  # source, counters, GUID of the queue manager; the queue's name in UTF-8 follows
+# state, marks, class, T0 or 0 for unchanged, queue or source; MessageIDs or arrival numbers follow
 STATE_PREFIX = const("<BBHIH")
 STATE_PREFIX_BYTES = const(10)
 # queue or source, flags, number, the stream's four counters, state, marks, class, T0, TTRQ, TTBR
 MESSAGE_PREFIX = const("<HHIIIIIBBHIII")
 START_BYTES = const(8)
-START = const("<II")  # starts, flags; the board's name follows in UTF-8
-STARTED_SENT = const(1)  # flags of a start: something may have been transmitted;
-STARTED_AHEAD = const(2)  # an OrderAck has named what was never given;
-STARTED_SENT_BEFORE = const(4)  # in an earlier start something may have been transmitted
+START = const("<II")  # starts, flags; the board's name in UTF-8 follows
+STARTED_SENT = const(1)  # flags of a start: a message may have been transmitted,
+STARTED_AHEAD = const(2)  # an OrderAck named a number that was never given,
+STARTED_SENT_BEFORE = const(4)  # a message may have been transmitted in an earlier start
 
 TRANSACTIONAL = const(0x01)  # flags of a message
 RECOVERABLE = const(0x02)
 
 ENDLESS = const(0xFFFFFFFE)  # a LongLiveTime: without TTRQ a message waits for ever
-HELD = const(0x80)  # of a record's MARKS, the node's: TTBR is over, it is not transmitted any more (C-22)
-UNTOLD = const(0x40)  # the same in state X: the application has not been told yet that the message has failed,
-GOES = const(0xC0)  # nor that, and then the message goes, for nothing else keeps it
-MARKS = const(0x3F)  # those of mqqb.confirm
+HELD = const(0x80)  # bits of MARKS, the node's: TTBR has expired, no further transmission (C-22)
+UNTOLD = const(0x40)  # in state X: the failure is not reported yet;
+GOES = const(0xC0)  # in state X: not reported yet, and released afterwards
+MARKS = const(0x3F)  # bits of mqqb.confirm
 
-RECEIVED = const(0x52)  # states of an arrival: waiting for the application,
-TAKEN = const(0x54)  # taken, and a FinalAck is still owed; then confirm.GONE
+RECEIVED = const(0x52)  # states of an arrival: waits for the application;
+TAKEN = const(0x54)  # taken, and its FinalAck is owed; then confirm.GONE
 
-_PIECE_BYTES = const(128)  # what is read later passes through so much
-LARGE_OUT_BYTES = const(8192)  # who has so much to write need not save
-OUT_BYTES_MIN = const(520)  # what is written, too: a record of any name and its length and CRC in a header
+_PIECE_BYTES = const(128)  # of the buffer for later reads
+LARGE_OUT_BYTES = const(8192)  # a write buffer from this size on belongs to a large board
+OUT_BYTES_MIN = const(520)  # of the write buffer: a record of any name, with its length and CRC in a header
 _EINTR = const(4)
 
 
 class Stored:
-    """Where the log holds a message: its owner's handle. `size`: bytes of the packet. record: its confirmation.
+    """A message's handle and its place in the log. size: bytes of the packet. record: its confirmation.
 
-    `segment` is None while the log does not hold it: not yet, not any more, or because writing failed. `queue`: where
-    it goes, of a message.
+    segment: None while the log does not hold the message: not yet, no longer, or after a failed write. queue: the
+    destination of a sent message.
     """
 
     __slots__ = ("message_id", "offset", "queue", "record", "segment", "size")
@@ -108,13 +108,12 @@ class Stored:
         self.size = 0
 
 
-_NONE: "list[Stored]" = []  # handles of each segment that never had one: a list of its own takes memory
+_NONE: "list[Stored]" = []  # shared by all segments without handles, to save memory
 
 
 class Segment:
-    """One file of the log: `size` in bytes that count, of which it began with `base`, `space` in bytes of a file that
-    does not grow; `seed` of its CRCs. `handles` of the messages in it that are in memory, and the number of those
-    that are on the `flash_only`; all of them take `live` bytes.
+    """One file of the log. size: valid bytes; base: of its header; space: bytes of a fixed file; seed: of its CRCs.
+    handles: of its messages in memory; flash_only: number of its messages on flash only; live: bytes of both.
     """
 
     __slots__ = ("base", "flash_only", "handles", "live", "name", "number", "seed", "size", "space")
@@ -129,23 +128,23 @@ class Segment:
         self.flash_only = self.live = 0
 
     def bytes(self) -> int:
-        """Bytes of the file."""
+        """Return the bytes of the file."""
         return max(self.size, self.space)
 
     def is_needed(self) -> bool:
-        """Is anything in it kept?"""
+        """Does it hold any kept message?"""
         return bool(self.handles or self.flash_only)
 
     def add(self, handle: Stored) -> None:
-        """To the handles."""
+        """Add a handle."""
         if self.handles is _NONE:
             self.handles = [handle]
         else:
             self.handles.append(handle)
 
     def keep(self, handle: Stored, offset: int) -> None:
-        """It stands here, no longer where it stood."""
-        self.add(handle)  # want of memory ends it before anything has changed
+        """Move the handle's message here from its former place."""
+        self.add(handle)  # a MemoryError changes nothing
         if handle.segment is not None:
             drop(handle)
         self.live += HEAD_BYTES + handle.size
@@ -154,7 +153,7 @@ class Segment:
 
 
 def drop(handle: Stored) -> None:
-    """The log need not keep it any more."""
+    """Release a message."""
     segment = handle.segment
     assert segment is not None
     handles = segment.handles
@@ -167,7 +166,7 @@ def drop(handle: Stored) -> None:
 
 
 def replace(handle: Stored, other: Stored) -> None:
-    """The other handle takes the place of this one, with all that this one knows."""
+    """Replace a handle by another one, which takes over all its facts."""
     segment = handle.segment
     assert segment is not None
     segment.handles[segment.handles.index(handle)] = other
@@ -180,62 +179,62 @@ def replace(handle: Stored, other: Stored) -> None:
 
 
 class LoggedQueue:
-    """A destination queue in the log. `record`: its stream's counters after the last message (mqqb_outgoing). `guid`:
-    the begin of the GUID of the queue manager for which its messages are; zeros before one has answered.
+    """A destination queue in the log. record: counters of its stream after the last message (mqqb_outgoing). guid: the
+    first bytes of the GUID of its queue manager; zeros until one has answered.
 
-    `flash_only`: by the numbers of segments, its messages that are on the flash only (flash_only.py). So many of them
-    are `deferred`: they wait behind those in memory, from the segment `cursor` and `offset` on. The others are `open`.
-    `near`: segment and offset of the one that was looked for last.
+    flash_only: its messages on flash only, by segment number (flash_only.py). deferred: those that wait behind the
+    messages in memory, from the segment `cursor` and `offset` on; open: the others. near: segment and offset of the
+    last search hit.
     """
 
     is_replaced = False
-    skip = 7  # so much of its name is not in the log: DIRECT=
+    skip = 7  # bytes of the name that the log omits: DIRECT=
 
     def __init__(self, index: int, name: str, record: "array[int]") -> None:
         self.index = index
         self.name = name
         self.guid = b"\0\0\0\0"
         self.record = self.noted = record
-        self.before = array("I", record)  # what is durable of `noted`, if `touched`
+        self.before = array("I", record)  # durable value of `noted` while `touched`
         self.touched = False
         self.flash_only: "dict[int, bytearray]" = {}
         self.deferred = self.open = self.cursor = self.offset = 0
         self.near = 0, 0
 
     def restore(self) -> None:
-        """What has changed since it was touched does not count."""
+        """Return to the durable counters."""
         self.touched = False
         core.copy_words(self.noted, self.before)
 
 
 class Log:
-    """The segments in `files`. A record is put together in `out`, at the place that `room` gives, and then `finish`ed.
+    """The segments in `files`. A record is built in `out`, where `room` says, then `finish`ed.
 
-    segment_size: bytes after which a new file is begun. capacity: bytes that all files may have together; `bound`: and
-    for which there is room, as it was seen last. write_bytes: of `out`, which goes to the file when it is full. `guid`:
-    16 bytes, whose log it is. owner: the outbox, which begins segments. Methods that write raise OutboxWriteFailed.
+    segment_size: bytes after which a new file begins. capacity: bytes of all files together; bound: the same, limited
+    by free space at the last look. write_bytes: of `out`, which goes to the file when full. guid: 16 bytes, the log's
+    owner. owner: the outbox, which begins segments. Writing methods raise OutboxWriteFailed.
     """
 
     def __init__(self, files: Files, segment_size: int, capacity: int, write_bytes: int, owner: "Any") -> None:
         self.files = files
         self.segment_size = segment_size
         self.capacity = self.bound = capacity
-        self.is_seen = False  # it was seen in this start
+        self.is_seen = False  # free space was read since the start
         self.guid: "bytes | None" = None
         self.segments: "list[Segment]" = []  # the last one is written
-        self.gaps: "list[tuple[str, int, int]]" = []  # what the start could not read: file, begin, end
+        self.gaps: "list[tuple[str, int, int]]" = []  # unreadable parts found at the start: file, begin, end
         self.bytes_written = 0
-        self.mended: "list[tuple[str, int, int]]" = []  # bits that the start found flipped: file, place, mask
-        self.damage: "list[str]" = []  # what could not be read as it was written, a sentence each
-        self.missing: "list[int]" = []  # MessageIDs of what could not be; 0: of some it is not known
-        self.is_ended = False  # nothing may be appended to the current segment any more
-        self.is_torn = False  # a record did not come to its end
+        self.mended: "list[tuple[str, int, int]]" = []  # flipped bits found at the start: file, offset, mask
+        self.damage: "list[str]" = []  # unreadable parts, a sentence each
+        self.missing: "list[int]" = []  # unreadable MessageIDs; 0: some are unknown
+        self.is_ended = False  # the current segment is closed for appending
+        self.is_torn = False  # a record is unfinished
         self.out = memoryview(bytearray(max(write_bytes, OUT_BYTES_MIN)))
-        self._fill = 0  # bytes in `out`: the end of the current segment, which the file does not have yet
+        self._fill = 0  # bytes in `out`: the end of the current segment, not in the file yet
         self.piece = memoryview(bytearray(_PIECE_BYTES))
         self._older = 0  # bytes of the other segments
-        self._synced_size = 0  # bytes of the current segment that are durable
-        self._is_clean = True  # all that counts is
+        self._synced_size = 0  # durable bytes of the current segment
+        self._is_clean = True  # all valid bytes are durable
         self._owner = owner
 
     @property
@@ -244,7 +243,7 @@ class Log:
         return self._older + self.segments[-1].bytes()
 
     def growth(self, need: int) -> int:
-        """Bytes by which the files grow if so many more are logged."""
+        """Return the growth of the files if `need` more bytes are logged."""
         segment = self.segments[-1]
         if not self.files.fixed:
             return need
@@ -253,13 +252,13 @@ class Log:
         return max(self.segment_size, segment.base + need)
 
     def end_of(self, segment: Segment) -> int:
-        """Bytes of a segment that are durable."""
+        """Return the durable bytes of a segment."""
         return segment.size if self._is_clean or segment is not self.segments[-1] else self._synced_size
 
     # ---- reading --------------------------------------------------------------------------------
 
     def read(self, name: str, offset: int, buffer: memoryview) -> int:
-        """As Files.read_into, with the bits that the start found flipped as they were."""
+        """Read as Files.read_into, with flipped bits corrected."""
         count = self.files.read_into(name, offset, buffer)
         for file, place, mask in self.mended:
             if file == name and offset <= place < offset + count:
@@ -267,16 +266,16 @@ class Log:
         return count
 
     def load(self, handle: Stored) -> bytearray:
-        """The packet of a message that is kept, as it was appended. Raises as `load_into`."""
+        """Return the packet of a kept message. Raises as `load_into`."""
         packet = bytearray(handle.size)
         self.load_into(handle, memoryview(packet))
         return packet
 
     def load_into(self, handle: Stored, part: memoryview, offset: int = 0) -> None:
-        """Fill part with the packet of a message that is kept, as it was appended, from its byte offset on.
+        """Fill part with the packet of a kept message, from byte `offset` on.
 
-        The whole packet is checked against its CRC with the part that begins it, the parts that follow are not.
-        Raises OutboxDamaged, OSError; OutboxWriteFailed for one that is not durable.
+        The first part checks the whole packet against its CRC; later parts are not checked. Raises OutboxDamaged,
+        OSError; OutboxWriteFailed for a message that is not durable.
         """
         segment = handle.segment
         assert segment is not None
@@ -300,7 +299,7 @@ class Log:
             raise _unreadable(handle)
 
     def _chunks(self, handle: Stored) -> "Generator[memoryview]":
-        """The packet of a message, through the buffer."""
+        """Yield a message's packet in pieces through the small buffer."""
         segment = handle.segment
         assert segment is not None
         offset = handle.offset + HEAD_BYTES
@@ -314,21 +313,21 @@ class Log:
             left -= count
 
     def leave_out(self, segment: Segment, begin: int, end: int) -> None:
-        """What stands there in a segment cannot be read."""
+        """Report an unreadable part of a segment."""
         self.gaps.append((segment.name, begin, end))
         self.damage.append("{} at byte {}: {} bytes cannot be read".format(segment.name, begin, end - begin))
 
     def miss(self, message_id: int) -> None:
-        """A message stood in what cannot be read."""
+        """Report a message in an unreadable part."""
         self.missing.append(message_id)
         self.damage.append("message {} cannot be read, and is not known to have ended".format(message_id))
 
     # ---- writing --------------------------------------------------------------------------------
 
     def room(self, head: int, body: int = 0) -> int:
-        """Where in `out` a record begins, whose first head bytes must fit; all of it if it ever does.
+        """Return where in `out` a record begins, whose first `head` bytes must fit; all of it if possible.
 
-        A segment is begun for it where it must not go to the end of this one.
+        Begins a new segment if the record would not fit into this one.
         """
         assert not self.is_torn
         need = head + body
@@ -341,7 +340,7 @@ class Log:
         return self._fill
 
     def finish(self, kind: int, size: int) -> None:
-        """Complete the record whose payload of size bytes is in `out`."""
+        """Complete the record in `out` with a payload of size bytes."""
         segment = self.segments[-1]
         start = self._fill
         end = start + RECORD_BYTES + size
@@ -360,9 +359,9 @@ class Log:
         packet: "Buffer",
         body: "Buffer" = b"",
     ) -> int:
-        """Log a message; its offset. body: the end of a packet that `out` does not hold, where that is in two parts;
-        zeros follow, to a whole number of words. `is_torn` until the caller has noted it: what interrupts that, as want
-        of memory, takes back all since the last sync.
+        """Log a message; return its offset. body: the rest of a packet too large for `out`, padded with zeros to whole
+        words. `is_torn` stays set until the caller has noted the message: an interruption, such as a MemoryError, rolls
+        back everything since the last sync.
         """
         size = len(packet) + len(body) + 3 & ~3 if body else len(packet)
         start = self.room(HEAD_BYTES, size)
@@ -391,15 +390,15 @@ class Log:
                 for part in parts:
                     self.files.append(part, len(part))
             except OSError as error:
-                self._fail(error)  # also what stands before: LittleFS does not sync a file any more that has failed
+                self._fail(error)  # also older records: LittleFS never syncs a file after an error
             self._grow(HEAD_BYTES + size)
         handle.size = size
         return offset
 
     def copy_message(self, handle: Stored, numbers: "array[int] | None" = None, at: int = 0) -> int:
-        """Log a message again, from its place in the log: its offset in the current segment.
+        """Log a message again from its place in the log; return its offset in the current segment.
 
-        numbers: the counters after it, if it gets another number; its packet has that at byte `at`.
+        numbers: the counters after it, for a new number, which its packet has at byte `at`.
         """
         packet = self.load(handle)
         index, flags, _, *counters = struct.unpack_from("<HHIIIII", self.piece, RECORD_BYTES)
@@ -414,7 +413,7 @@ class Log:
         return offset
 
     def put_counters(self, place: int, thing: LoggedQueue) -> int:
-        """Put a QUEUE or SOURCE payload into `out`; its size."""
+        """Put a QUEUE or SOURCE payload into `out`; return its size."""
         out = self.out
         struct.pack_into("<H", out, place, thing.index)
         core.put_words(out, place + 2, thing.noted, 0, 4)
@@ -423,7 +422,7 @@ class Log:
         return QUEUE_PREFIX_BYTES + len(rest)
 
     def sync(self) -> bool:
-        """Make durable what was logged. False: all of it was."""
+        """Make the log durable. False: it was already."""
         if self.is_torn:
             self.give_up()
         if self._is_clean:
@@ -438,7 +437,7 @@ class Log:
         return True
 
     def give_up(self) -> None:
-        """A write was interrupted: nobody knows how much of it the file has. Raises OutboxWriteFailed."""
+        """Abandon an interrupted write, of which the file has an unknown part. Raises OutboxWriteFailed."""
         self._fail(OSError(_EINTR))
 
     def begin(
@@ -449,10 +448,10 @@ class Log:
         flags: int,
         need: int,
     ) -> None:
-        """Begin the next segment behind what was synced; then drop those that nobody needs.
+        """Begin the next segment after the synced part, then remove unneeded segments.
 
-        Its header has the counters of these, and numbers: the next MessageID, the next arrival, the highest TimeStamp,
-        starts. need: bytes for which it will have room at least.
+        Its header has the counters of queues and sources, and numbers: next MessageID, next arrival, highest TimeStamp,
+        starts. need: minimum bytes of room in it.
         """
         first, number, last = 1, 1, 0
         if self.segments:
@@ -493,18 +492,18 @@ class Log:
         self.reclaim(True)
 
     def resume(self, segments: "list[Segment]", is_ended: bool, useless: "list[str]") -> None:
-        """Go on behind what the start has found. Raises OSError."""
+        """Continue after the segments that the start found. Raises OSError."""
         for name in useless:
             try:
                 self.files.remove(name)
             except OSError:
-                pass  # it does no harm, and is tried again at the next start
+                pass  # harmless; the next start tries again
         self.segments = segments
         if segments:
             for segment in segments[:-1]:
                 self._older += segment.bytes()
             segment = segments[-1]
-            # Killed, not cut off from power: what was read may not be durable yet, and it is about to be built upon.
+            # After a kill without a power cut, the data read may not be durable yet.
             self.files.resume(segment.name, segment.size)
             self.files.sync()
             self._synced_size = segment.size
@@ -512,16 +511,16 @@ class Log:
             self.reclaim(True)
 
     def reclaim(self, looks: bool) -> None:
-        """Remove segments that hold nothing any more, oldest first: what became of it stands in them and later ones.
+        """Remove the oldest segments without kept messages; outcomes of their messages are in them or later segments.
 
-        looks: see how much the file system has room for then, but for noting what becomes of messages.
+        looks: also read the free space, except for the room that outcomes need.
         """
         segments = self.segments
         while len(segments) > 1 and not segments[0].is_needed():
             try:
                 self.files.remove(segments[0].name)
             except OSError:
-                break  # it does no harm, and is tried again: with the next segment, or at the next start
+                break  # harmless; the next segment or start tries again
             self._older -= segments[0].bytes()
             del segments[0]
         if looks and hasattr(self.files, "folder") and hasattr(os, "statvfs"):
@@ -530,7 +529,7 @@ class Log:
             self.bound = min(self.capacity, self.size + free * block - max(self.segment_size, 4 * block))
 
     def _put_confirmation(self, record: "array[int]", start: int) -> None:
-        """Into the message record that begins there in the write buffer."""
+        """Put a confirmation into the message record at `start` of the write buffer."""
         state, marks, message_class = record[confirm.STATE], record[confirm.MARKS], record[confirm.CLASS]
         struct.pack_into("<BBH", self.out, start + _CONFIRMATION_OFFSET, state, marks, message_class)
         core.put_words(self.out, start + _TIMES_OFFSET, record, confirm.SENT_TIME, confirm.TTBR + 1)
@@ -542,11 +541,11 @@ class Log:
         self._is_clean = False
 
     def _flush(self) -> None:
-        """Give the file what is in the write buffer."""
+        """Write the buffer to the file."""
         if not self._fill:
             return
         torn = self.is_torn
-        self.is_torn = True  # until all of it is written: nothing may be appended to half a record
+        self.is_torn = True  # until all is written: nothing may follow half a record
         try:
             self.files.append(self.out, self._fill)
         except OSError as error:
@@ -555,7 +554,7 @@ class Log:
         self._fill = 0
 
     def _fail(self, error: OSError) -> "NoReturn":
-        """Nothing since the last sync can be relied upon: forget it; the next segment will cut it off."""
+        """Forget everything since the last sync; the next segment will cut it off."""
         segment = self.segments[-1]
         self._owner.abandoned()
         self._fill = 0
@@ -572,7 +571,7 @@ def _unreadable(handle: Stored) -> OutboxDamaged:
 
 
 def header_size(things: "list[Any]") -> int:
-    """Bytes of the header of a segment that has the counters of these queues and sources."""
+    """Return the bytes of a segment header with the counters of these queues and sources."""
     size = HEADER_BYTES + 4
     for thing in things:
         size += 2 + QUEUE_PREFIX_BYTES + len(thing.guid) + len(thing.name.encode()) - thing.skip
@@ -580,15 +579,15 @@ def header_size(things: "list[Any]") -> int:
 
 
 def file_name(number: int) -> str:
-    """Of a segment."""
+    """Return the file name of a segment."""
     return "{:08x}.log".format(number)
 
 
 def is_after(number: int, other: int) -> bool:
-    """Was this MessageID given after the other one?"""
+    """Was `number` given after `other`?"""
     return 0 < number - other & 0xFFFFFFFF < 0x80000000
 
 
 def following(number: int) -> int:
-    """The MessageID, or number of an arrival, after this one; 0 means "none" (A-46)."""
+    """Return the next MessageID or arrival number; 0 means "none" (A-46)."""
     return number + 1 & 0xFFFFFFFF or 1

@@ -1,10 +1,9 @@
-"""The outbox: the messages that are kept, what became of them, and the counters that number them, in a log (log.py).
+"""The outbox: kept messages, their outcomes, and the counters that number them, in a log (log.py).
 
-A message that `append` took and `sync` made durable survives any power cut, with its numbers and its confirmation
-record, until `change` says that it is gone (C-09, C-33). The same log holds arrivals, with the counters of the stream
-that they came by (B-098). A change of state that stands before a message in the log is durable if the message is. No
-number is given twice, also if a part of the log cannot be read. Files go oldest first: near the capacity, what is kept
-for long is copied to the end of the log.
+A message taken by `append` and made durable by `sync` survives any power cut, with its numbers and its confirmation
+record, until `change` releases it (C-09, C-33). The same log holds arrivals with the counters of their streams (B-098).
+A change of state before a message in the log is durable if the message is. No number is given twice, even if a part of
+the log is unreadable. The oldest file goes first: near the capacity, long-kept messages are copied to the log's end.
 """
 
 import struct
@@ -24,26 +23,26 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-_STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
+_STARTS_SHIFT = const(8)  # low bits of a start's TimeStamps, left to sequences
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
-_AT_ONCE = const(16)  # so many messages that are on the flash only are in memory while they are copied
-_CLOSED_MAX = const(2048)  # so many bytes a close leaves in a file that grows, if nothing in it is kept
-_IDS_MAX = const(64)  # in one record
-_HEAD_BYTES = const(42)  # all of a source's record but the name; a queue's is smaller
+_AT_ONCE = const(16)  # messages on flash only that are in memory at once while they are copied
+_CLOSED_MAX = const(2048)  # bytes that a close leaves in a growing file without kept messages
+_IDS_MAX = const(64)  # per record
+_HEAD_BYTES = const(42)  # of a source's record without the name; a queue's is smaller
 
 
 class Marks:
-    """Changes of state that are not durable, a record of STATE each. If they are lost, they happen again."""
+    """Changes of state that are not durable, one STATE record each. A lost change happens again."""
 
     def __init__(self, opened: log.Log) -> None:
         self._log = opened
-        # Of each record its kind, the words that are the same, the ids.
+        # Of each record: kind, constant words, ids.
         self._records: "list[tuple[int, bytes, array[int]]]" = []
-        self._logged = 0  # how many of them stand in the log
+        self._logged = 0  # records in the log
 
     def add(self, handle: log.Stored, with_time: bool) -> None:
-        """The record of this message or arrival has changed. with_time: its T0, too."""
+        """Note the changed record of a message or arrival. with_time: its T0, too."""
         record = handle.record
         time = record[confirm.SENT_TIME] if with_time else 0
         thing: "Any" = handle.source or handle.queue
@@ -64,7 +63,7 @@ class Marks:
         last[2].append(handle.message_id)
 
     def write(self) -> None:
-        """Log those that are not in the log. Raises OutboxWriteFailed."""
+        """Log the records that are not in the log. Raises OutboxWriteFailed."""
         opened = self._log
         if self._logged == len(self._records):
             return
@@ -75,14 +74,14 @@ class Marks:
             size = log.STATE_PREFIX_BYTES + 4 * len(ids)
             place = opened.room(log.RECORD_BYTES + size) + log.RECORD_BYTES
             if self._logged == len(self._records):
-                return  # the segment that it has begun begins with them
+                return  # `room` began a segment, which starts with them
             core.copy(opened.out, place, prefix, 0, log.STATE_PREFIX_BYTES)
             core.put_words(opened.out, place + log.STATE_PREFIX_BYTES, ids, 0, len(ids))
             opened.finish(kind, size)
             self._logged += 1
 
     def synced(self) -> None:
-        """Those that are in the log are durable."""
+        """Drop the records that are durable now."""
         if self._logged == len(self._records):
             self._records.clear()
         else:
@@ -90,32 +89,32 @@ class Marks:
         self._logged = 0
 
     def abandoned(self) -> None:
-        """The log has lost what was logged since the last sync."""
+        """Log all records again after a failed sync."""
         self._logged = 0
 
 
 class Register:
-    """All `things` of a kind, log.QUEUE or log.SOURCE, in the order of their indices. Those given are in the log."""
+    """All `things` of a kind, log.QUEUE or log.SOURCE, by index. The initial ones are in the log."""
 
     def __init__(self, opened: log.Log, kind: int, things: "Sequence[log.LoggedQueue]") -> None:
         self._log = opened
         self._kind = kind
         self._things = things
-        self._logged = self._synced = len(things)  # so many are in the log; so many of them durably
-        self._touched: "list[log.LoggedQueue]" = []  # whose counters have changed since the last sync
+        self._logged = self._synced = len(things)  # number of things in the log; number of durable ones
+        self._touched: "list[log.LoggedQueue]" = []  # with counters changed since the last sync
 
     def known(self) -> "Sequence[log.LoggedQueue]":
-        """Those in the log."""
+        """Return the things in the log."""
         return self._things[: self._logged]
 
     def need(self, thing: log.LoggedQueue) -> int:
-        """Bytes for which the log needs room before it can have anything of this one."""
+        """Return the bytes that the log needs before the first record of this thing."""
         if thing.index < self._logged and not thing.is_replaced:
             return 0
         return _HEAD_BYTES + len(thing.name.encode())
 
     def write(self, thing: log.LoggedQueue) -> None:
-        """Log this one, and those before it, where the log does not know of them. Raises OutboxWriteFailed."""
+        """Log this thing and those before it, unless the log has them. Raises OutboxWriteFailed."""
         while self._logged <= thing.index:
             self.put(self._things[self._logged])
             self._logged += 1
@@ -125,26 +124,26 @@ class Register:
             source.is_replaced = False
 
     def put(self, thing: log.LoggedQueue) -> None:
-        """Log this one, of which the log knows, as it is now."""
+        """Log the current state of a known thing."""
         place = self._log.room(_HEAD_BYTES + len(thing.name.encode())) + log.RECORD_BYTES
         self._log.finish(self._kind, self._log.put_counters(place, thing))
 
     def touch(self, thing: log.LoggedQueue) -> None:
-        """Its counters are about to change: remember what is durable of them."""
+        """Remember the durable counters before a change."""
         if not thing.touched:
             core.copy_words(thing.before, thing.noted)
             self._touched.append(thing)
             thing.touched = True
 
     def synced(self) -> None:
-        """All that is in the log is durable."""
+        """Note that all logged things are durable."""
         self._synced = self._logged
         for thing in self._touched:
             thing.touched = False
         self._touched.clear()
 
     def abandoned(self) -> None:
-        """The log has lost what was logged since the last sync."""
+        """Restore the durable counters after a failed sync."""
         for thing in self._touched:
             thing.restore()
         self._touched = []
@@ -158,7 +157,7 @@ def _recover(
     handle: "type[log.Stored]",
     arrival: "type[Arrival] | None",
 ) -> "Recovered":
-    """As replay.recover. A small board has no memory for the program that does it, once it is done."""
+    """Call replay.recover. A small board unloads its code afterwards to free memory."""
     import ordack.node.storage.replay
 
     storage = ordack.node.storage
@@ -172,12 +171,12 @@ def _recover(
 class Outbox:
     """Messages in a `log`.
 
-    guid: 16 bytes; None takes that of the log, or a `fresh_guid`. segment_size: bytes of a file, at most a quarter of
-    capacity. capacity: bytes of all files; a message beyond it is refused. hold: messages of each queue that a start
-    reads into memory; the rest is deferred (log.LoggedQueue).
-    write_bytes: records gather in so much memory; less than the default frees what only the start needs.
-    `damage`: a sentence for each record that could not be read. `restored`: messages in memory, each queue in order.
-    Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
+    guid: 16 bytes; None: the log's, or a `fresh_guid`. segment_size: bytes of a file, at most a quarter of capacity.
+    capacity: bytes of all files; a message beyond it is refused. hold: messages of each queue that a start reads into
+    memory; the rest is deferred (log.LoggedQueue). write_bytes: of the write buffer; below the default, code and data
+    of the start are freed.
+    damage: a sentence for each unreadable record. restored: messages in memory, in order within each queue. Raises
+    OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
     """
 
     def __init__(
@@ -195,36 +194,36 @@ class Outbox:
     ) -> None:
         if files.fixed and files.files_max:  # a folder that must not grow has few files
             segment_size = max(segment_size, capacity // max(files.files_max - 3, 1))
-        segment_size = min(segment_size, capacity // 4)  # room comes back by whole files
+        segment_size = min(segment_size, capacity // 4)  # room is freed by whole files
         segment_size = max(segment_size - segment_size % files.unit, files.unit)
         opened = self.log = log.Log(files, segment_size, capacity, write_bytes, self)
         self.arrivals_max = arrivals_max
-        self._sent = False  # in this start something may have been transmitted
-        self.to_note: "list[log.LoggedQueue] | None" = []  # the GUIDs of these, and that; None: it is durable
+        self._sent = False  # a message may have been transmitted since the start
+        self.to_note: "list[log.LoggedQueue] | None" = []  # GUIDs to log before sending; None: all durable
         self._start_logged = False
-        self._unsynced: "list[log.Stored]" = []  # messages and arrivals that are not durable, in the order of the log
-        self._deferred: "list[log.Stored]" = []  # those of them that are not kept in memory
-        self.copied: "list[tuple[log.Stored, int, log.Segment]]" = []  # and where; not durable
+        self._unsynced: "list[log.Stored]" = []  # messages and arrivals that are not durable, in log order
+        self._deferred: "list[log.Stored]" = []  # those of them not kept in memory
+        self.copied: "list[tuple[log.Stored, int, log.Segment]]" = []  # copies that are not durable, with their places
         self._marks = Marks(opened)
         try:
             found = _recover(opened, guid, hold, handle, arrival)
             opened.guid = found.guid
-            self.next_message_id = self._first_message_id = found.next_message_id  # the first that this start may give
-            self._last_message_id = found.last_message_id  # the last before that
+            self.next_message_id = self._first_message_id = found.next_message_id  # the first of this start
+            self._last_message_id = found.last_message_id  # the last before this start
             self.next_arrival = found.next_arrival
             self.queues = found.queues
             self.flash_only = flash_only.FlashOnly(opened, found.queues, handle)
             self.sources = found.sources
             self.restored = found.restored
-            self.arrivals = len(found.arrivals)  # arrivals that are kept
+            self.arrivals = len(found.arrivals)  # kept arrivals
             self.damage = found.damage
-            self.starts = found.starts + 1  # of this board, this one included
+            self.starts = found.starts + 1  # starts of this board, this one included
             self.name = name or found.name  # of the board, for people
-            self.ahead = found.ahead  # an OrderAck has named what was never given here; in the start before, too
-            self._time_stamp = found.time_stamp  # the highest that any sequence has
+            self.ahead = found.ahead  # an OrderAck named a number never given here, in this start or the last
+            self._time_stamp = found.time_stamp  # highest of all sequences
             self._queues = Register(opened, log.QUEUE, self.queues)
             self._sources = Register(opened, log.SOURCE, self.sources)
-            self._was_sent = found.was_sent  # in some start before this one
+            self._was_sent = found.was_sent  # transmitted in an earlier start
             opened.resume(found.segments, found.is_torn, found.useless)
             if not found.segments:
                 self.begin()
@@ -236,38 +235,38 @@ class Outbox:
 
     @property
     def live(self) -> int:
-        """Messages that are kept, in memory or on the flash only."""
+        """Kept messages, in memory or on flash only."""
         return sum([len(one.handles) + one.flash_only for one in self.log.segments]) - self.arrivals
 
     @property
     def last_message_id(self) -> int:
-        """MessageID of the last message that was accepted, also before this start; 0: of none."""
+        """MessageID of the last accepted message, earlier starts included; 0: none."""
         return self.next_message_id - 1 if self.next_message_id != self._first_message_id else self._last_message_id
 
     @property
     def restored_arrivals(self) -> "list[Arrival]":
-        """The arrivals that are kept, in their order."""
+        """The kept arrivals, in order."""
         kept: "list[Any]" = [handle for segment in self.log.segments for handle in segment.handles if handle.source]
         return sorted(kept, key=lambda arrival: arrival.message_id - self.next_arrival & 0xFFFFFFFF)
 
     def handles(self) -> "list[log.Stored]":
-        """Of all messages that are kept."""
+        """Return the handles of all kept messages in memory."""
         return [handle for segment in self.log.segments for handle in segment.handles if handle.source is None]
 
     def time_stamp(self, now: int = 0) -> int:
-        """A TimeStamp for a new sequence, above all that this log has seen (B-056, B-079, A-22).
+        """Return a TimeStamp for a new sequence, above all that this log has seen (B-056, B-079, A-22).
 
-        now: s since 1970, which it is at least; 0: the clock is not set, and it is above all of earlier starts.
+        now: s since 1970, a lower bound; 0: the clock is not set, and the number of starts is the lower bound.
         """
         self._time_stamp = max(self._time_stamp + 1, now or self.starts << _STARTS_SHIFT)
         return self._time_stamp
 
     def may_have_been_sent(self, message_id: int) -> bool:
-        """Of one that was deferred: where it stood before this start, nobody knows how far an earlier one got."""
+        """May a deferred message have been sent? After an earlier start has sent, nobody knows how far it got."""
         return self._was_sent and log.is_after(self._first_message_id, message_id)
 
     def queue(self, name: str, now: int = 0) -> log.LoggedQueue:
-        """The queue of that format name. A new one gets a `time_stamp(now)`. Raises ValueError for a name too long."""
+        """Return a format name's queue. A new one gets `time_stamp(now)`. Raises ValueError if the name is too long."""
         for queue in self.queues:
             if queue.name.lower() == name.lower():
                 return queue
@@ -278,9 +277,9 @@ class Outbox:
         return queue
 
     def source(self, guid: bytes, name: str) -> "LoggedSource":
-        """The source of messages from a queue manager (16 bytes) to the own queue of that name; an unknown one is made.
+        """Return the source of messages from a queue manager (16 bytes) to a local queue, new if unknown.
 
-        Nothing is written before something has arrived from it. Raises ValueError: a name too long.
+        The log gets it with its first arrival. Raises ValueError if the name is too long.
         """
         for source in self.sources:
             if source.guid == guid and source.name.lower() == name.lower():
@@ -303,28 +302,28 @@ class Outbox:
         defer: bool = False,
         body: "Buffer" = b"",
     ) -> None:
-        """Log a message as numbered; record: the stream's counters after it. It is accepted only by the next `sync`.
+        """Log a numbered message; record: the stream's counters after it. The next `sync` accepts it.
 
-        body: the end of its packet, as put_message has it, if that is too large for the log's buffer. defer: it is not
-        kept in memory; so are those behind it, as long as the queue has any that is `deferred`. Its MessageID is
-        `next_message_id`, which moves on. Raises OutboxFull, OutboxWriteFailed: it is not in the log, and the caller
-        takes its number back. Those before it are not concerned, unless their `segment` is None now.
+        body: the rest of a packet too large for the log's buffer, as in put_message. defer: do not keep it in memory;
+        required while the queue has `deferred` messages. Its MessageID is `next_message_id`, which advances. Raises
+        OutboxFull, OutboxWriteFailed: it is not in the log, and the caller takes its number back. Earlier messages are
+        unaffected unless their `segment` is None now.
         """
         assert handle.message_id == self.next_message_id
         assert defer or not queue.deferred
         self.prepare((len(packet) + len(body) + 3 & ~3) + self._queues.need(queue))
         self._queues.write(queue)
-        next_message_id = log.following(handle.message_id)  # now, for want of memory ends it
+        next_message_id = log.following(handle.message_id)  # now, because it may raise MemoryError
         handle.queue = queue
         self._log_message(log.MESSAGE, handle, queue, flags, record, packet, defer, body)
         self.next_message_id = next_message_id
 
     def arrive(self, handle: log.Stored, source: "LoggedSource", packet: "Buffer") -> None:
-        """Log a message that was received, and the counters of its source, which have moved on to it.
+        """Log a received message, with the counters of its source, which already include it.
 
-        It is accepted, and an OrderAck may say so, only by the next `sync`. Its number is `next_arrival`, which moves
-        on. Raises OutboxFull, OutboxWriteFailed: it is not in the log, and the source's counters are as before; those
-        before it are not concerned, unless their `segment` is None now. Then it must come again.
+        The next `sync` accepts it; only then may an OrderAck cover it. Its number is `next_arrival`, which advances.
+        Raises OutboxFull, OutboxWriteFailed: it is not in the log, and the source's counters are restored. Earlier ones
+        are unaffected unless their `segment` is None now: then they must be resent.
         """
         assert handle.message_id == self.next_arrival
         assert handle.source is source
@@ -342,10 +341,10 @@ class Outbox:
         self.next_arrival = next_arrival
 
     def change(self, handles: "list[log.Stored]", with_time: bool = False) -> None:
-        """The records of these messages or arrivals have changed: GONE ones need not be kept, those in O not in memory.
+        """Note changed records of messages or arrivals: GONE ones are released, those in state O leave memory.
 
-        with_time: their T0 too. Lazy: it is written with the next `sync`, or before the next message. Never fails: if
-        it is lost, the messages come back as they were, and it happens to them again.
+        with_time: their T0, too. Written with the next `sync` or before the next message. Never fails: after a loss the
+        messages return in their former state, and the changes happen again.
         """
         for handle in handles:
             self._marks.add(handle, with_time)
@@ -358,12 +357,12 @@ class Outbox:
                 flash_only.put_open(handle)
 
     def bind(self, queue: log.LoggedQueue, known: bytes) -> None:
-        """The messages of a queue are for this queue manager. That is durable before any is transmitted."""
+        """Bind a queue's messages to this queue manager; durable before any is transmitted."""
         queue.guid = known
         self.to_note = (self.to_note or []) + [queue]
 
     def will_send(self) -> None:
-        """Note durably that messages may be transmitted from now on. Raises OutboxWriteFailed: they must not be."""
+        """Note durably that messages may be transmitted from now on. Raises OutboxWriteFailed: do not transmit."""
         if self.to_note is None:
             return
         self._sent = True
@@ -376,20 +375,20 @@ class Outbox:
         self.to_note = None
 
     def is_ahead(self, time_stamp: int) -> None:
-        """An OrderAck has named what was never given here, with this TimeStamp: every new one is above it.
+        """Note an OrderAck for a number never given here: new TimeStamps are above this one.
 
-        That it was so is in the log with the next message.
+        The next message brings the fact into the log.
         """
         self._time_stamp = max(self._time_stamp, time_stamp)
         self.ahead = True
         self._start_logged = False
 
     def sync(self) -> bool:
-        """Make everything durable: this is what accepts a message. False: all but the changes of state, not yet.
+        """Make everything durable, which accepts messages. False: only changes of state are not durable yet.
 
         Raises OutboxWriteFailed: messages whose `segment` is None now are not accepted, and `next_message_id` or
-        `next_arrival` is the first one's again. Until another message is accepted instead, a power cut may still bring
-        some of them back; `next_message_id` after the restart tells.
+        `next_arrival` returns to the first of them. Until another message replaces them, a power cut may bring some
+        back; `next_message_id` after the restart tells.
         """
         waiting = len(self._unsynced) > 0
         try:
@@ -402,12 +401,12 @@ class Outbox:
         return True
 
     def close(self) -> None:
-        """Make everything durable if possible, and let go of the files."""
+        """Make everything durable if possible, and close the files."""
         try:
             self.sync()
             files, kept = self.log.files, self.live + self.arrivals
             if not files.fixed and not kept and self.log.segments[-1].size > _CLOSED_MAX:
-                self.begin()  # the next start has little to read
+                self.begin()  # the next start then reads little
         except (log.OutboxWriteFailed, MemoryError):
             pass
         self.log.files.close()
@@ -415,7 +414,7 @@ class Outbox:
     # ---- writing --------------------------------------------------------------------------------
 
     def prepare(self, size: int) -> None:
-        """Log what must stand before every newer message, and see that one has room, size bytes without its head."""
+        """Log everything that must precede a new message, and make room for size bytes without its head."""
         if self.log.is_torn:
             self.log.give_up()
         self._marks.write()
@@ -433,8 +432,8 @@ class Outbox:
         defer: bool = False,
         body: "Buffer" = b"",
     ) -> None:
-        """Log a message, keep or defer it, note its counters. Want of memory leaves the log torn, and the handle's
-        segment is None at once.
+        """Log a message, keep or defer it, and note its counters. A MemoryError leaves the log torn; the handle's
+        segment becomes None.
         """
         offset = self.log.put_message(kind, handle, thing.index, flags, counters, packet, body)
         self._unsynced.append(handle)
@@ -476,10 +475,10 @@ class Outbox:
             self.arrivals += change
 
     def sync_tail(self) -> None:
-        """Make durable what was logged. Raises OutboxWriteFailed."""
+        """Make the log durable. Raises OutboxWriteFailed."""
         is_new = self.log.sync()
         for handle, offset, place in self.copied:
-            if handle.segment is not None:  # else it has ended meanwhile
+            if handle.segment is not None:  # else the message has ended
                 place.keep(handle, offset)
         self.copied.clear()
         if not is_new:
@@ -491,7 +490,7 @@ class Outbox:
         self._marks.synced()
 
     def abandoned(self) -> None:
-        """The log has lost what was logged since the last sync: nothing of it counts."""
+        """Undo everything since the last sync."""
         self._queues.abandoned()
         self._sources.abandoned()
         self.copied = []
@@ -514,7 +513,7 @@ class Outbox:
         self._marks.abandoned()
 
     def begin(self, need: int = 0) -> None:
-        """Begin the next segment, with all counters in its header. need: bytes for which it will have room at least."""
+        """Begin the next segment, with all counters in its header. need: minimum bytes of room in it."""
         self.sync_tail()
         self.log.begin(
             self._queues.known(),
@@ -527,11 +526,11 @@ class Outbox:
 
 
 def _make_room(opened: log.Log, owner: Outbox, need: int) -> None:
-    """See that need bytes have room in the current segment; drop what is gone before refusing. Raises OutboxFull."""
+    """Make room for need bytes in the current segment; drop released data first. Raises OutboxFull."""
     if not opened.is_seen:
         opened.reclaim(True)
     size = opened.segments[-1].size + need
-    # With so much of the capacity free, no need to look closer.
+    # Fast path: this much of the capacity is free.
     margin = opened.segment_size << opened.files.fixed
     if not opened.is_ended and size <= opened.segment_size and opened.size + need + margin <= opened.bound:
         return
@@ -553,10 +552,10 @@ def _make_room(opened: log.Log, owner: Outbox, need: int) -> None:
 
 
 def _compact(opened: log.Log, owner: Outbox, need: int, margin: int) -> None:
-    """While there is hardly room for another segment, and a quarter of all is waste: give up the oldest segments.
+    """Give up the oldest segments while room for another segment is short and a quarter of the log is waste.
 
-    So what is kept for long costs at most three bytes copied for each that it would hold back. While the copy of a
-    large message stands beside it, the capacity may be exceeded by that much.
+    So long-kept messages cost at most three copied bytes for each byte freed. The copy of a large message may exceed
+    the capacity temporarily.
     """
     for _ in range(len(opened.segments) - 1):
         size = opened.size
@@ -582,7 +581,7 @@ def _compact(opened: log.Log, owner: Outbox, need: int, margin: int) -> None:
 
 
 def _copy(opened: log.Log, owner: Outbox, handles: "list[log.Stored]") -> None:
-    """Log these messages and arrivals again."""
+    """Copy these messages and arrivals to the end of the log."""
     for handle in list(handles):
         size = log.HEAD_BYTES + handle.size
         if opened.segments[-1].size + size > opened.segment_size or opened.is_ended:

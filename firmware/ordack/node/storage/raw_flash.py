@@ -1,17 +1,17 @@
-"""The log on bare NOR flash, without a file system: `Node(files=RawFlash(device))`, in place of a folder.
+"""The log on bare NOR flash without a file system: `Node(files=RawFlash(device))` instead of a folder.
 
-The device is a ring of erase blocks, begun one after the other, so all of them wear alike. A segment has whole blocks
-that follow one another. Each block begins with a header; the segment's bytes fill the rest.
+The device is a ring of erase blocks, used in order, so all wear alike. A segment consists of consecutive whole blocks.
+Each block begins with a header; the segment's bytes fill the rest.
 
-* A sync programs what is new and erases nothing; the program unit that it ends in is programmed again by the next one,
-  with more bits cleared. Flash with ECC, encrypted flash and NAND do not allow that: they need a file system.
-* Where a segment ends is not written down: what is blank reads 0xFF, and the log finds the last record by its CRC. A
-  start adds no block to an old segment.
-* A block is wiped, which is to program its header to zeros, then erased, checked to be blank, and only then given its
-  new header: a half-erased block never looks like one of a segment. A segment is deleted by wiping its first block.
-* The sequence in the header counts the blocks ever begun: block n of a segment has that of its first block + n, so no
-  block of an earlier round passes for it. The highest sequence tells where the ring goes on.
-* What cannot be erased or does not read back is OSError. The log then begins a segment in the next block.
+* A sync programs new data and erases nothing. The next sync programs the last program unit again, with more bits
+  cleared. Flash with ECC, encrypted flash and NAND do not allow that: they need a file system. * The end of a segment
+  is not recorded: blank bytes read 0xFF, and the log finds the last record by its CRC. A start
+  adds no block to an old segment.
+* To reuse a block, its header is programmed to zeros (wiped), the block is erased and checked to be blank, and then
+  gets its new header. So a half-erased block never looks valid. Wiping its first block deletes a segment. * The
+  header's sequence counts all blocks ever begun: block n of a segment has the sequence of its first block + n, so
+  blocks of an earlier round never match. The ring continues after the highest sequence. * A block that cannot be erased
+  or read back raises OSError. The log then begins a segment in the next block.
 """
 
 import struct
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from ordack.node.storage.log import Buffer
 
 _MAGIC = b"ORDF"
-# magic, place in its segment, blocks of the device, sequence, number of the segment (0: none), CRC of all before it
+# magic, index in its segment, blocks of the device, sequence, segment number (0: none), CRC of everything before
 _HEADER = const("<4sHHIII")
 _HEADER_BYTES = const(20)
 _BLOCKS_MIN = const(8)
-_RESERVE = const(5)  # one of so many blocks is free for what a full log copies: a segment is at most as large
+_RESERVE = const(5)  # one of this many blocks stays free for copies of a full log: the maximum size of a segment
 _SYNC = const(3)  # ioctl
 _COUNT = const(4)
 _SIZE = const(5)
@@ -41,11 +41,11 @@ _ENOSPC = const(28)
 
 class RawFlash(files.Files):
     """Segments on a block device with the extended interface: readblocks and writeblocks with an offset, and an ioctl
-    that erases, as esp32.Partition and rp2.Flash have.
+    that erases, as in esp32.Partition and rp2.Flash.
 
-    program_bytes: a multiple of what the flash programs at once, and a part of its block. The device must be blank, or
-    have been a RawFlash before: what is not is never written. Raises ValueError: it is unfit; OutboxError: it holds
-    something else; OSError.
+    program_bytes: a multiple of the flash's program unit that divides the block. The device must be blank or a former
+    RawFlash; other content is never overwritten. Raises ValueError: unfit; OutboxError: it holds other content;
+    OSError.
     """
 
     fixed = True
@@ -68,24 +68,24 @@ class RawFlash(files.Files):
             raise ValueError("RawFlash needs a device with the extended interface, which is NOR flash")  # noqa: B904
         self.unit = self._block_bytes - _HEADER_BYTES
         self.bytes_max = (self._blocks - self._blocks // _RESERVE - 1) * self.unit
-        self._next = 0  # the block that is begun next,
-        self._sequence = 0  # and its sequence
+        self._next = 0  # the next block to begin,
+        self._sequence = 0  # with its sequence
         self._segments: "dict[str, list[int]]" = {}  # name: sequence and place of the first block, blocks, number
-        self._written = [0, 0, 0, 0]  # the segment that is written
-        self._block = 0  # where it is written,
-        self._offset = self._block_bytes  # from that byte on
+        self._written = [0, 0, 0, 0]  # the segment being written,
+        self._block = 0  # its block,
+        self._offset = self._block_bytes  # and the offset in that
         self._mount()
 
     def names(self) -> "list[str]":
-        """The segments, in any order."""
+        """Return the segments, in any order."""
         return list(self._segments)
 
     def size(self, name: str) -> int:
-        """Bytes of all blocks of a segment, also of those that are blank."""
+        """Return the bytes of all blocks of a segment, blank ones included."""
         return self._segments[name][2] * self.unit
 
     def begin(self, name: str, size: int) -> None:
-        """As Files.begin; OSError: there is no room for size bytes. All blocks but the first are begun when needed."""
+        """As Files.begin; OSError: no room for size bytes. All blocks but the first begin when needed."""
         if name in self._segments:
             self.remove(name)
         if size > self._free() * self.unit:
@@ -95,7 +95,7 @@ class RawFlash(files.Files):
         self._segments[name] = self._written
 
     def resume(self, name: str, offset: int) -> None:
-        """As Files.resume; all behind offset must be blank."""
+        """As Files.resume; everything after offset must be blank."""
         self._written = self._segments[name]
         index = min(offset // self.unit, self._written[2] - 1)
         self._block = self._place(self._written, index)
@@ -113,7 +113,7 @@ class RawFlash(files.Files):
             done += count
 
     def sync(self) -> None:
-        """As Files.sync. All has been programmed, unless the device has a cache."""
+        """As Files.sync. Everything is programmed already, unless the device has a cache."""
         self._device.ioctl(_SYNC, 0)
 
     def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
@@ -134,7 +134,7 @@ class RawFlash(files.Files):
         del self._segments[name]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
     def _mount(self) -> None:
         """Find the segments. Raises OutboxError."""
@@ -155,7 +155,7 @@ class RawFlash(files.Files):
                 segment[2] += 1
 
     def _header(self, place: int) -> "tuple[int, int, int] | None":
-        """(place in its segment, sequence, number of the segment) of a block; None if it has no header of ours."""
+        """Return (index in its segment, sequence, segment number) of a block; None without a valid header."""
         head = memoryview(self._check)[:_HEADER_BYTES]
         self._read(place, 0, head)
         magic, index, blocks, sequence, number, crc = struct.unpack(_HEADER, head)
@@ -171,7 +171,7 @@ class RawFlash(files.Files):
         return None
 
     def _claim(self) -> None:
-        """Make a blank device ours, by a block of no segment: its header is there until others are. OutboxError."""
+        """Claim a blank device by a header without a segment, valid until others exist. Raises OutboxError."""
         claim = self._pack(0, 0)
         self._read(0, 0, self._page)
         is_cut = all(have | bit == have for have, bit in zip(self._page, claim))
@@ -190,28 +190,28 @@ class RawFlash(files.Files):
         )
 
     def _place(self, segment: "list[int]", index: int) -> int:
-        """Of a block of a segment."""
+        """Return the place of a segment's block."""
         return (segment[1] + index) % self._blocks
 
     def _free(self) -> int:
-        """Blocks from the next one to the oldest that is needed."""
+        """Return the number of blocks from the next one to the oldest needed one."""
         if not self._segments:
             return self._blocks
         return (min(self._segments.values())[1] - self._next) % self._blocks
 
     def _pack(self, index: int, number: int) -> bytes:
-        """A header for the next block."""
+        """Return a header for the next block."""
         head = struct.pack(_HEADER, _MAGIC, index, self._blocks, self._sequence, number, 0)[: _HEADER_BYTES - 4]
         return head + struct.pack("<I", crc32(head))
 
     def _begin_block(self) -> None:
-        """The next block of the ring becomes the next of the tail, and is written."""
+        """Append the next block of the ring to the segment being written."""
         tail = self._written
         if not self._free() or self._sequence != tail[0] + tail[2]:
             raise OSError(_ENOSPC)
         place = self._next
         head = self._pack(tail[2], tail[3])
-        self._next = (place + 1) % self._blocks  # whatever comes of this one
+        self._next = (place + 1) % self._blocks  # even if this block fails
         self._sequence += 1
         self._wipe(place)
         if self._device.ioctl(_ERASE, place) or not self._is_blank(place, 0):
@@ -219,14 +219,14 @@ class RawFlash(files.Files):
         try:
             self._program(place, 0, head, 0, _HEADER_BYTES)
         except OSError:
-            self._wipe(place)  # all of it may be there
+            self._wipe(place)  # the whole header may be there
             raise
         tail[2] += 1
         self._block = place
         self._offset = _HEADER_BYTES
 
     def _is_blank(self, place: int, begin: int) -> bool:
-        """Is a block blank from that byte on?"""
+        """Is a block blank from byte `begin` on?"""
         self._page[:] = self.blank * len(self._page)
         for offset in range(0, self._block_bytes, len(self._check)):
             self._read(place, offset, self._check)
@@ -237,11 +237,11 @@ class RawFlash(files.Files):
         return True
 
     def _wipe(self, place: int) -> None:
-        """No start takes this block for one of a segment any more."""
+        """Invalidate a block's header."""
         self._program(place, 0, self._zeros, 0, _HEADER_BYTES)
 
     def _program(self, place: int, offset: int, data: "Buffer", begin: int, end: int) -> None:
-        """Program data[begin:end] there, and the rest of the units as it is. OSError: it does not read back."""
+        """Program data[begin:end], keeping the rest of the units. Raises OSError if it does not read back."""
         page = self._page
         while begin < end:
             start = offset % len(page)

@@ -1,6 +1,6 @@
-"""Whole records in the files of a log, as a start reads them, and what is done about broken ones: one flipped bit is
-found by the CRC, and stands in the log's `mended`, by which all is read from then on. What is broken worse is left out,
-to the next whole record.
+"""Reads whole records from the files of a log at a start, and repairs broken ones. The CRC locates a single flipped
+bit, which goes into the log's `mended` and is corrected in every later read. Any worse damage is skipped up to the next
+whole record.
 """
 
 import struct
@@ -13,7 +13,7 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from ordack.node.storage.log import Log, Segment
 
-BUFFER_BYTES = const(1536)  # a record of any name fits into it
+BUFFER_BYTES = const(1536)  # fits a record of any name
 TYPES = (
     log.MESSAGE,
     log.STATE,
@@ -26,15 +26,14 @@ TYPES = (
     log.ARRIVAL_COPY,
 )
 _POLYNOMIAL = const(0xEDB88320)  # of the CRC
-_MEND_BYTES_MAX = const(8192)  # so much is looked through: up to 11,450 bytes no two flipped bits look like another one
+_MEND_BYTES_MAX = const(8192)  # repair range: up to 11,450 bytes, two flipped bits never look like one
 CHANGED = "{} at byte {}: a bit was changed, and is read as it was"
 
 
 class Records:
     """Whole records in the files of a log, through one small buffer.
 
-    bulk: another buffer, of any size. view: of the own one. begin, end: the part of a file that is in it; an end of 0
-    says that nothing is.
+    bulk: another buffer of any size. view: the small buffer. begin, end: the part of a file in it; end 0: empty.
     """
 
     def __init__(self, opened: "Log", bulk: memoryview) -> None:
@@ -44,22 +43,22 @@ class Records:
         self._segment: "Segment | None" = None
         self.begin = 0
         self.end = 0
-        self._payload = 0  # where in the buffer the payload of the record is that `check` has found
+        self._payload = 0  # where in the buffer `check` found the payload
 
     def word(self, name: str, offset: int) -> int:
-        """The 32 bits there in a file."""
+        """Return the 32-bit word at an offset of a file."""
         self.log.read(name, offset, self.view[:4])
         self.end = 0
         return int(struct.unpack_from("<I", self.view, 0)[0])
 
     def payload(self, size: int) -> memoryview:
-        """Of the record that `check` has found, which has so many bytes of it, as much as the buffer holds."""
+        """Return the payload of the record that `check` found, of `size` bytes, as far as the buffer holds it."""
         return self.view[self._payload : self._payload + size]
 
     def counters(self, segment: "Segment", offset: int, end: int) -> memoryview:
-        """Those of a queue or source, in a header that ends there."""
+        """Return the counters of a queue or source in a header that ends at `end`."""
         length = 0
-        for _ in range(2):  # first it may be that not even the length is in the buffer
+        for _ in range(2):  # at first the buffer may lack even the length
             if segment is not self._segment or offset + 2 + length > self.end:
                 self.read(segment, offset, end)
             length = struct.unpack_from("<H", self.view, offset - self.begin)[0]
@@ -67,13 +66,13 @@ class Records:
         return self.payload(length)
 
     def read(self, segment: "Segment", offset: int, end: int) -> None:
-        """Fill the buffer with the file from offset on."""
+        """Fill the buffer from a file's offset."""
         self._segment = segment
         self.begin = offset
         self.end = offset + self.log.read(segment.name, offset, self.view[: min(BUFFER_BYTES, end - offset)])
 
     def check(self, segment: "Segment", offset: int, end: int) -> int:
-        """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer, the
+        """Return the second word of a whole record at offset, else 0. The buffer then has its beginning, with the
         payload at _payload.
         """
         if segment is not self._segment or offset < self.begin or offset + log.RECORD_BYTES > self.end:
@@ -94,7 +93,7 @@ class Records:
         return int(word) if value == crc else 0
 
     def crc(self, name: str, offset: int, end: int, value: int) -> int:
-        """Carry a CRC on over bytes of a file, through the larger buffer."""
+        """Continue a CRC over bytes of a file, through the bulk buffer."""
         view = self._bulk
         while offset < end:
             count = self.log.read(name, offset, view[: min(len(view), end - offset)])
@@ -105,7 +104,7 @@ class Records:
         return value
 
     def is_blank(self, name: str, offset: int, end: int) -> bool:
-        """Is this the part of a file that does not grow to which nothing was written yet?"""
+        """Is this an unwritten part of a fixed file?"""
         view = self._bulk
         blank = self.log.files.fixed
         while blank and offset < end:
@@ -116,9 +115,9 @@ class Records:
 
 
 def whole_behind(records: Records, segment: "Segment", offset: int, end: int, is_followed: bool) -> int:
-    """Where the first whole record behind a broken one begins, or the end if the segment is_followed.
+    """Return the offset of the first whole record after a broken one, or the end if the segment is_followed.
 
-    0: no record says that everything before it was durable.
+    0: no record proves that everything before it was durable.
     """
     first = 0
     while offset < end:
@@ -137,7 +136,7 @@ def whole_behind(records: Records, segment: "Segment", offset: int, end: int, is
 
 
 def mend_record(records: Records, segment: "Segment", start: int, end: int) -> int:
-    """Is one flipped bit all that is wrong with the record at start? Its second word then, else 0."""
+    """Repair a record with one flipped bit; return its second word, or 0 if that is not the cause."""
     opened = records.log
     mended = opened.mended
     count = len(mended)
@@ -145,7 +144,7 @@ def mend_record(records: Records, segment: "Segment", start: int, end: int) -> i
     if opened.read(segment.name, start, records.view[: log.RECORD_BYTES]) < log.RECORD_BYTES:
         return 0
     size = struct.unpack_from("<I", records.view, 4)[0] >> 8
-    for bit in range(-1, 24):  # in the length; -1: elsewhere
+    for bit in range(-1, 24):  # bits of the length; -1: elsewhere
         del mended[count:]
         stop = start + log.RECORD_BYTES + (size if bit < 0 else size ^ 1 << bit)
         if stop > end:
@@ -165,17 +164,17 @@ def mend_record(records: Records, segment: "Segment", start: int, end: int) -> i
 
 
 def mend(records: Records, name: str, crc_at: int, start: int, stop: int, seed: int) -> bool:
-    """If one flipped bit explains why the bytes from start to stop do not have the CRC that is kept, undo that."""
+    """Repair a single flipped bit between start and stop, if one explains the wrong CRC."""
     mask = records.word(name, crc_at) ^ records.crc(name, start, stop, seed)
     if not mask:
         return False
     place = stop
-    if not mask & mask - 1:  # of the CRC itself
+    if not mask & mask - 1:  # a bit of the CRC itself
         place = crc_at
         while mask > 0xFF:
             mask >>= 8
             place += 1
-    while mask > 0xFF:  # what makes so much different that many bytes before the end
+    while mask > 0xFF:  # find the byte whose flipped bit causes this difference
         if place == start or stop - place == _MEND_BYTES_MAX:
             return False
         place -= 1

@@ -1,9 +1,8 @@
-"""Gives messages that were never transmitted one sequence together, once an OrderAck has ended the one before them.
+"""Merges untransmitted messages of several sequences into one, after an OrderAck has ended the sequence before them.
 
-A board that wakes to accept a message, and sleeps again, begins a sequence each time. A sequence leaves only when the
-one before it has drained (B-093). The OrderAck names the sequence that the destination is at. So no life of this log
-has delivered anything of a later one, not even a life that began from the same copy (A-08). A board imports this when
-several sequences wait.
+A board that wakes, accepts a message and sleeps begins a sequence each time. A sequence leaves only when the one before
+has drained (B-093). The OrderAck names the destination's current sequence. So no life of this log has delivered a later
+one, not even a life begun from the same copy (A-08). A board imports this module when several sequences wait.
 """
 
 from array import array
@@ -18,16 +17,16 @@ if TYPE_CHECKING:
     from ordack.node.backlog import Commits
     from ordack.node.queue import DestinationQueue
 
-_FAR = const(0x2000000)  # above every Ordinal that DestinationQueue.renew gives
-_NUMBERS_IN_PART = const(4)  # of a TransactionHeader: its TxSequenceID, its number and the one before it
+_FAR = const(0x2000000)  # above every Ordinal of DestinationQueue.renew
+_NUMBERS_IN_PART = const(4)  # of a TransactionHeader: TxSequenceID, number, previous number
 
 
 def renumber(commits: "Commits", queue: "DestinationQueue") -> None:
-    """Renumber the messages in memory that wait behind an OrderAck, as whole sequences, as far as half a segment holds
-    them. The last sequence stays, for messages may be added to it. Raises OutboxError, MemoryError: it was not done.
+    """Renumber whole sequences of messages in memory that wait behind an OrderAck, up to half a segment. The last
+    sequence stays, because it may grow. Raises OutboxError, MemoryError if nothing was renumbered.
 
-    The last message is logged first: whatever a power cut leaves, their order is the same. Until all of it is durable,
-    nothing is transmitted.
+    The last message is logged first, so that the order survives a power cut. Nothing is transmitted until all is
+    durable.
     """
     outbox = commits.outbox
     opened = outbox.log
@@ -49,7 +48,7 @@ def renumber(commits: "Commits", queue: "DestinationQueue") -> None:
     at = queue.draft.transaction_at + _NUMBERS_IN_PART
     outbox.prepare(opened.segment_size // 2)
     noted = outbox.to_note
-    outbox.to_note = noted or []  # nothing leaves before this is None again, or what was written is cut off
+    outbox.to_note = noted or []  # blocks transmission until None, or the new records are cut off
     try:
         for place in range(count, 0, -1):
             message = table[place - 1].key
@@ -59,11 +58,11 @@ def renumber(commits: "Commits", queue: "DestinationQueue") -> None:
         opened.sync()
     except (MemoryError, OSError, log.OutboxError):
         opened.give_up()
-    for place in range(count):  # nothing takes memory here
+    for place in range(count):  # allocates nothing
         table[place].tx_sequence_id = last
         table[place].tx_sequence_number = place + 1
     try:
         outbox.sync_tail()
     except MemoryError as error:
-        commits.error = error  # only a restart finds the packets that have these numbers
+        commits.error = error  # only a restart finds the renumbered packets
     outbox.to_note = noted

@@ -1,4 +1,4 @@
-"""What the log in its files holds. No file is changed. A board forgets this module once it has started."""
+"""Reads a log at a start. Changes no file. A board unloads this module after the start."""
 
 import os
 import struct
@@ -17,26 +17,25 @@ if TYPE_CHECKING:
 
 _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
-_NUMBERED = const("<HHIIIII")  # the begin of log.MESSAGE_PREFIX
+_NUMBERED = const("<HHIIIII")  # beginning of log.MESSAGE_PREFIX
 
 _ARRIVALS = (log.ARRIVAL, log.ARRIVAL_COPY)
 
-_BASE_AT = const(8)  # where a header says how long it is
+_BASE_AT = const(8)  # where a header has its length
 _BASE_BYTES = const(4)
 
 nonce = os.urandom
 
 
 class Recovered:
-    """What a log holds.
+    """The content of a log.
 
-    guid: 16 bytes, of the board; name: of it, for people. `restored`: the messages that are kept in memory, those of a
-    queue in the order of their numbers; the queues know of others, for which there was no room. `arrivals`: those kept,
-    in any order. `segments`: the files that count, oldest first; is_torn: nothing may be appended to the last one;
-    `useless`: files that hold nothing. `last_message_id` was given last; `next_message_id`, `next_arrival` come next.
-    `time_stamp`: the highest that any sequence has. `starts` of the board so far; ahead: in the last one an OrderAck
-    named what was never given; was_sent: in some of them something may have been transmitted. `damage`: what could not
-    be read as it was written, a sentence each.
+    guid: of the board, 16 bytes; name: for people. restored: kept messages in memory, in order within each queue; the
+    queues have the others on flash. arrivals: kept ones, in any order. segments: valid files, oldest first; is_torn:
+    the last one is closed for appending; useless: empty files. last_message_id: the last given; next_message_id,
+    next_arrival: the next. time_stamp: highest of all sequences. starts: of the board so far; ahead: in the last one an
+    OrderAck named a number never given; was_sent: a start may have transmitted. damage: unreadable parts, a sentence
+    each.
     """
 
     def __init__(self, guid: "bytes | None", opened: "log.Log") -> None:
@@ -71,13 +70,13 @@ def _numbers(names: "list[str]") -> "list[int]":
 
 
 def fresh_guid() -> bytes:
-    """An identity that nobody has had: a UUID of version 8 (RFC 9562, 5.8), in the byte order of packets.
+    """Return a new identity: a UUID of version 8 (RFC 9562, 5.8), in the byte order of packets.
 
-    Of the chip's identifier, so that boards with a poor source of randomness differ, and of a nonce, so that a folder
-    that was erased begins another identity: nothing tells what the one before has numbered. Its last group is of the
-    chip alone, so that people see whose it is.
+    It hashes the chip's identifier, for boards with poor randomness, and a nonce, so that an erased folder begins
+    another identity: nothing tells the numbers of the former one. The last group depends on the chip only, so that
+    people recognize the board.
     """
-    from hashlib import sha256  # not before there is need of it
+    from hashlib import sha256  # not before it is needed
 
     try:
         import machine  # type: ignore[import-not-found,unused-ignore]
@@ -88,7 +87,7 @@ def fresh_guid() -> bytes:
     made = bytearray(sha256(chip + nonce(16)).digest()[:16])
     if chip:
         made[10:] = sha256(chip).digest()[:6]
-    made[7] = made[7] & 0x0F | 0x80  # the third group is little-endian in packets
+    made[7] = made[7] & 0x0F | 0x80  # packets store the third group little-endian
     made[8] = made[8] & 0x3F | 0x80
     return bytes(made)
 
@@ -100,11 +99,10 @@ def recover(
     make: "type[Stored]" = log.Stored,
     make_arrival: "type[Arrival] | None" = None,
 ) -> Recovered:
-    """What the files of a log hold, of which nothing is written now. guid: whose it has to be; None: anybody's.
+    """Read the content of a log's files without writing. guid: the required owner; None: any.
 
-    hold: about so many messages are taken into memory, of each queue those that are sent first;
-    None: all of them. make and make_arrival: make the handles. Raises OutboxDamaged, OutboxError
-    (another board's folder, another format), OSError.
+    hold: number of messages to load into memory, those of each queue that are sent first; None: all. make and
+    make_arrival: make the handles. Raises OutboxDamaged, OutboxError (another board's folder, another format), OSError.
     """
     replay = _Replay(opened, guid, hold, make, make_arrival)
     replay.read()
@@ -112,7 +110,7 @@ def recover(
 
 
 class _Header:
-    """The words of a segment's header, its CRC, and bytes of the file."""
+    """The fields of a segment's header, its CRC, and the bytes of the file."""
 
     def __init__(self, words: "tuple[Any, ...]", crc: int, size: int) -> None:
         _, _, self.queues, self.base, self.number, self.first, self.end_before, self.next_id = words[:8]
@@ -121,7 +119,7 @@ class _Header:
         self.size = size
 
     def end_of(self, name: str, following: "_Header | None") -> int:
-        """How many bytes of the file may count; following: the next header. Raises OutboxDamaged: it had more."""
+        """Return the number of valid bytes; following: the next header. Raises OutboxDamaged if the file is shorter."""
         end: int = self.size if following is None else following.end_before
         if end > self.size:
             raise log.OutboxDamaged(name, self.size, "the file is cut short")
@@ -129,16 +127,16 @@ class _Header:
 
 
 class _Headers:
-    """The headers of segments. guid: whose they have to be; None: that of the first one."""
+    """The headers of segments. guid: the required owner; None: that of the first header."""
 
     def __init__(self, reader: records.Records, guid: "bytes | None") -> None:
         self.guid = guid
         self._records = reader
         self._log = reader.log
-        self._last: "_Header | None" = None  # that was read
+        self._last: "_Header | None" = None  # the last one read
 
     def read(self, number: int) -> "_Header | None":
-        """The fields of a segment's header, its CRC last; None if it is not whole, and not by one flipped bit."""
+        """Return a segment's header; None if it is broken by more than one flipped bit."""
         if self._last is None or self._last.number != number:
             self._last = self._read(number)
         return self._last
@@ -177,7 +175,7 @@ class _Headers:
         crc = reader.crc(name, 0, base - 4, 0)
         if reader.word(name, base - 4) != crc:
             return None
-        if version != log.VERSION:  # the one place where an upgrade from an earlier version would begin
+        if version != log.VERSION:  # an upgrade from an earlier version would begin here
             raise log.OutboxError(
                 "{} has format version {}, this program version {}: the program that wrote it has to "
                 "deliver its messages, then empty the folder".format(name, version, log.VERSION)
@@ -193,7 +191,7 @@ class _Headers:
 
 
 class _Replay:
-    """What has been read so far."""
+    """The state of a replay."""
 
     def __init__(
         self,
@@ -209,24 +207,24 @@ class _Replay:
         self._hold = hold
         self._make = make
         self._make_arrival = make_arrival
-        self._was_sent = False  # in the start that is read something may have been transmitted
+        self._was_sent = False  # the current start may have transmitted
         self._kept: "dict[int, flash_only.Restored]" = {}
-        self._counts: "dict[int, int]" = {}  # of them, by the indices of queues
+        self._counts: "dict[int, int]" = {}  # in memory, by index of the queue
         self._arrivals: "dict[int, Arrival]" = {}
         self._flash_only = flash_only.FlashOnly(opened, self.found.queues, make)
-        self._records = records.Records(opened, opened.out)  # nothing is written yet
+        self._records = records.Records(opened, opened.out)  # unused before the first write
         self._headers = _Headers(self._records, guid)
-        self._left_out = 0  # bytes that cannot be read,
-        self._gap = 0  # of them those before the record that is next,
-        self._gap_from = 0  # and what would have been the first MessageID in there
+        self._left_out = 0  # unreadable bytes,
+        self._gap = 0  # those before the next record,
+        self._gap_from = 0  # and the first MessageID that those may hold
         self._missing: "set[int]" = set()  # MessageIDs that were in there
 
     def read(self) -> None:
-        """Take in all files, the oldest first."""
+        """Read all files, the oldest first."""
         numbers = _numbers(self._files.names())
         last = self._headers.read(numbers[-1]) if numbers else None
         unfinished = 0
-        if numbers and last is None:  # the cut came while it was begun; nothing can be in it yet
+        if numbers and last is None:  # a power cut interrupted its creation, so it is empty
             unfinished = numbers.pop()
             last = self._headers.read(numbers[-1]) if numbers else None
         first = last.first if last is not None else 0
@@ -256,20 +254,20 @@ class _Replay:
             found.useless.append(name)
         for number in stale:
             found.useless.append(log.file_name(number))
-        # What comes next begins a segment of its own behind a record that is whole only as mended, for the next start
-        # could take that for a torn one as soon as half a record stands behind it.
+        # A record that is valid only after repair ends its segment: behind it, the next start could take it for a torn
+        # tail as soon as half a record follows.
         mended = [name for name, _, _ in self._log.mended if found.segments and name == found.segments[-1].name]
         found.is_torn = torn or len(mended) > 0
         found.last_message_id = found.next_message_id - 1
         found.arrivals = list(self._arrivals.values())
-        if found.damage or self._log.mended:  # now, or by an earlier look
+        if found.damage or self._log.mended:  # from this look or an earlier one
             self._go_beyond()
         for source in found.sources:
             source.noted[:] = source.record
         self._jump()
 
     def _go_beyond(self) -> None:
-        """What could not be read may have said anything: be above all numbers that it can have given."""
+        """Advance all numbers past those that the unreadable part may have given."""
         found = self.found
         for number in sorted(self._missing):
             self._log.miss(number)
@@ -281,14 +279,14 @@ class _Replay:
             restored.sent = True
 
     def _jump(self) -> None:
-        """Number on at a distance: the log may be an old copy, whose next numbers were given (B-020)."""
+        """Jump ahead: the log may be an old copy whose next numbers were given (B-020)."""
         found = self.found
         low, high, arrivals = struct.unpack("<HHH", log.jump(6))
         if not found.segments:
             if found.guid is None:
                 found.guid = fresh_guid()
                 low = high = arrivals = 0
-            low += high >> 1 << 16  # else it was here before its log was erased: nothing is known of it
+            low += high >> 1 << 16  # else the log was erased, and its former numbers are unknown
         found.next_message_id = found.next_message_id + low & 0xFFFFFFFF or 1
         found.next_arrival = found.next_arrival + arrivals & 0xFFFFFFFF or 1
 
@@ -298,7 +296,7 @@ class _Replay:
         return segment
 
     def _replay_segment(self, header: "_Header", following: "_Header | None") -> bool:
-        """Take in one segment; True if its end is torn. following: the next header, which says where this one ends."""
+        """Replay one segment; True if its end is torn. following: the next header, which records this segment's end."""
         segment = self._begin_segment(header)
         end = header.end_of(segment.name, following)
         reader = self._records
@@ -335,7 +333,7 @@ class _Replay:
         self._started(header.starts, header.flags)
 
     def _left(self, segment: "Segment", stop: int) -> None:
-        """What stands until there is left out."""
+        """Skip an unreadable part up to `stop`."""
         count = stop - segment.size
         self._left_out += count
         if not self._gap:
@@ -344,14 +342,14 @@ class _Replay:
         segment.size = stop
 
     def _end_gap(self, number: int) -> None:
-        """The MessageID that comes after what could not be read: those between may have stood there."""
+        """Note the MessageIDs that the skipped part may hold, before `number`."""
         missing = number - self._gap_from & 0xFFFFFFFF
         if missing <= self._gap // log.HEAD_BYTES:  # else a start has jumped
             self._missing.update([self._gap_from + k & 0xFFFFFFFF for k in range(missing)])
         self._gap = 0
 
     def _apply(self, kind: int, payload: memoryview, size: int, segment: "Segment") -> None:
-        """Repeat what a whole record says. size: of its payload, of which a message has only the beginning here."""
+        """Apply a whole record. size: of its payload; of a message only the beginning is here."""
         if kind in (log.QUEUE, log.SOURCE):
             self._apply_counters(kind, payload)
         elif kind in (log.MESSAGE, log.COPY, log.ARRIVAL, log.ARRIVAL_COPY):
@@ -383,7 +381,7 @@ class _Replay:
                 found.sources.append(LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
             if index < len(found.sources):
                 source = found.sources[index]
-                if (source.guid, source.name) != (guid, name):  # it was replaced: no arrival of it is kept
+                if (source.guid, source.name) != (guid, name):  # it was replaced: none of its arrivals is kept
                     source.guid = guid
                     source.name = name
                     for arrival in list(self._arrivals.values()):
@@ -421,7 +419,7 @@ class _Replay:
     def _take_in(
         self, kind: int, fields: "tuple[int, ...]", size: int, segment: "Segment", offset: int
     ) -> "log.Stored":
-        """What stands there is in memory; not what had its number before."""
+        """Load a message or arrival into memory, and drop its older place."""
         index, _, number = fields[:3]
         handle: "Stored"
         if kind in _ARRIVALS:
@@ -447,14 +445,14 @@ class _Replay:
         return handle
 
     def _is_enough(self, index: int) -> bool:
-        """Are so many messages of a queue in memory that another one is not taken?"""
+        """Has the queue enough messages in memory?"""
         return self._hold is not None and self._counts.get(index, 0) >= max(self._hold // len(self.found.queues), 1)
 
     def _find(self, queue: "LoggedQueue", number: int, state: int) -> "flash_only.Restored | None":
-        """A message of which a record says that it is in this state; it is in memory then.
+        """Return a message that a record puts into this state, loaded into memory.
 
-        One that waits was in memory when it began to be sent or was stored, and so were all before it: this start takes
-        these, too. Others end, or fail, out of that order.
+        A waiting message was in memory when it was sent or stored, with all before it, so this start loads those, too.
+        Other messages end or fail out of that order.
         """
         found = self._kept.get(number)
         while found is None and state in (confirm.Q, confirm.S, confirm.O):
@@ -474,7 +472,7 @@ class _Replay:
         restored.sent = was_sent
         self._kept[restored.handle.message_id] = restored
         self._counts[restored.queue.index] = self._counts.get(restored.queue.index, 0) + 1
-        order = self.found.restored  # nearly always it goes to the end: to sort them all takes a board far longer
+        order = self.found.restored  # nearly always the end; sorting takes a board far longer
         place = k = len(order)
         while k:
             k -= 1
@@ -512,7 +510,7 @@ class _Replay:
                     self._missing.discard(number)
 
     def _change(self, handle: "Stored", state: int, marks: int, message_class: int, sent_time: int) -> bool:
-        """What has become of a message or arrival. Is it in memory no more?"""
+        """Apply a change of state; return whether the handle has left memory."""
         record = handle.record
         record[confirm.STATE] = state
         record[confirm.MARKS] = marks
@@ -522,7 +520,7 @@ class _Replay:
         return self._is_gone(handle)
 
     def _is_gone(self, handle: "Stored") -> bool:
-        """Is it not kept in memory, as it is now?"""
+        """Release a handle that need not stay in memory; return whether it has left."""
         state = handle.record[confirm.STATE]
         if state == confirm.GONE:
             log.drop(handle)

@@ -1,4 +1,4 @@
-"""What the log knows of messages that others send: in memory where there are any, or an inbox."""
+"""The log's records of received messages; loaded only with arrivals or an inbox."""
 
 from array import array
 
@@ -7,9 +7,9 @@ from ordack.node.storage import log
 
 
 class Arrival(log.Stored):
-    """A message received, from `source`. `message_id` is the number of the arrival.
+    """A message received from `source`. message_id: the number of the arrival.
 
-    record: as of a message that is sent; the state is RECEIVED, TAKEN or confirm.GONE, the other words are the owner's.
+    record: as of a sent message; the state is RECEIVED, TAKEN or confirm.GONE, the other words belong to the owner.
     """
 
     __slots__ = ("source",)
@@ -20,10 +20,10 @@ class Arrival(log.Stored):
 
 
 class LoggedSource(log.LoggedQueue):
-    """Where messages come from: a stream of the queue manager `guid` (16 bytes) to the own queue `name`.
+    """The source of received messages: a stream from the queue manager `guid` (16 bytes) to the local queue `name`.
 
-    `record`: the counters of what was accepted from it (mqqb_incoming), for an IncomingStream to move on. They become
-    durable with `arrive`, and go back to what the log knows if that or the `sync` fails.
+    record: counters of accepted messages (mqqb_incoming), which an IncomingStream advances. They become durable with
+    `arrive`; if it or the `sync` fails, they return to the logged values.
     """
 
     __slots__ = ("is_replaced",)
@@ -33,16 +33,16 @@ class LoggedSource(log.LoggedQueue):
         super().__init__(index, name, record)
         self.guid = guid
         self.noted = array("I", record)  # as of the last `arrive`
-        self.is_replaced = False  # the log has another one in its place
+        self.is_replaced = False  # another source takes its place in the log
 
     def restore(self) -> None:
         super().restore()
         core.copy_words(self.record, self.before)
 
     def replace(self, guid: bytes, name: str) -> None:
-        """Forget this one, of which no arrival is kept: its place in the log becomes that of another one, from 0 on.
+        """Forget this source, which has no kept arrival, and give its place to another one that starts at 0.
 
-        It is written before anything that arrives from there. A power cut before leaves the one or the other.
+        The log gets the new source before its first arrival. A power cut leaves one or the other.
         """
         self.is_replaced = True
         self.guid = guid

@@ -1,6 +1,6 @@
-"""Host names to IPv4 addresses, without waiting: a DNS client over UDP (RFC 1035). Loaded when a program uses a name.
+"""Resolves host names to IPv4 addresses without waiting: a DNS client over UDP (RFC 1035), loaded for the first name.
 
-Addresses are kept as long as their server allows, within TTL_MIN and TTL_MAX, and longer while no server answers.
+Addresses are kept for their TTL, within TTL_MIN and TTL_MAX, and longer while no server answers.
 """
 
 import errno
@@ -14,26 +14,26 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-RESOLV = "/etc/resolv.conf"  # of Linux; a board asks the server that its network has told it
-SERVERS: "list[tuple[str, int]]" = []  # (address, port) of an application's choice, in place of those
+RESOLV = "/etc/resolv.conf"  # of Linux; a board asks the server from its network
+SERVERS: "list[tuple[str, int]]" = []  # (address, port) set by an application, instead of those
 
-TTL_MIN = const(30)  # s: so long nobody is asked again, whatever the server says
+TTL_MIN = const(30)  # s without another query, whatever the server's TTL
 TTL_MAX = const(86400)
-_FIRST_MS = const(1000)  # for the first answer of each server; each round waits twice as long
+_FIRST_MS = const(1000)  # timeout of each server's first answer; doubles each round
 _ROUNDS = const(3)  # 7 s with one server
 _ANSWER_BYTES = const(512)
 _QUERY = b"\1\0\0\1\0\0\0\0\0\0"  # behind the id: recursion desired, one question
 _TYPE_A = const(1)
 _TYPE_CNAME = const(5)
 
-_cache: "dict[str, tuple[list[str], Any, int]]" = {}  # name -> (addresses, since when in ticks, ms that it is good for)
+_cache: "dict[str, tuple[list[str], Any, int]]" = {}  # name -> (addresses, ticks of the answer, ms of validity)
 
 
 class Lookup:
-    """Finds the address of a name: `poll` until it is there, and `close` if it is not needed any more.
+    """Resolves a name: call `poll` until it returns the address, and `close` to stop early.
 
-    last: the address that was used before. again: it did not work, so the next address is found; the addresses are
-    asked for anew, if they are older than TTL_MIN.
+    last: the address used before. again: it failed, so the next address is taken; addresses older than TTL_MIN are
+    queried again.
     """
 
     def __init__(self, name: str, last: str = "", again: bool = False) -> None:
@@ -53,7 +53,7 @@ class Lookup:
             self._servers = SERVERS or _of_system() or _of_network()
 
     def poll(self) -> "str | None":
-        """The address; None: nobody has answered yet. OSError: it cannot be known, and why."""
+        """Return the address; None: no answer yet. Raises OSError with the reason if the name cannot be resolved."""
         while not self._found:
             try:
                 if self._socket is None:
@@ -71,7 +71,7 @@ class Lookup:
         return self._found[at % len(self._found)]
 
     def close(self) -> None:
-        """Wait for an answer no more."""
+        """Stop waiting for an answer."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -81,7 +81,7 @@ class Lookup:
         _cache[self._name] = (found, ticks_ms(), 1000 * seconds)
 
     def _ask(self) -> None:
-        """Ask the server whose turn it is. Raises OSError."""
+        """Query the next server. Raises OSError."""
         count = len(self._servers)
         if not count:
             raise OSError(errno.EIO, "no name server is known")
@@ -89,14 +89,14 @@ class Lookup:
         self._wait_ms = _FIRST_MS << self._attempt // count
         self._began = ticks_ms()
         self._query = os.urandom(2) + _QUERY + _question(self._name)
-        entry = socket.getaddrinfo(server[0], server[1])[0]  # an address: that does not wait
+        entry = socket.getaddrinfo(server[0], server[1])[0]  # an address: does not wait
         self._socket = socket.socket(entry[0], socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        self._socket.connect(entry[-1])  # nothing comes from elsewhere
+        self._socket.connect(entry[-1])  # drops packets from other sources
         self._socket.send(self._query)
 
     def _hear(self) -> "tuple[list[str], int] | None":
-        """What the server has answered, if it has. Raises OSError: it is of no use, or too late."""
+        """Return the server's answer, if any. Raises OSError if it is useless or too late."""
         try:
             found = _read(self._socket.recv(_ANSWER_BYTES), self._query)
         except OSError as error:
@@ -110,7 +110,7 @@ class Lookup:
         return None
 
     def _go_on(self, error: OSError) -> None:
-        """A question has failed: turn to the next server. Raises OSError: there is none, or the name does not exist."""
+        """Turn to the next server. Raises OSError if there is none, or the name does not exist."""
         self._attempt += 1
         is_unknown = error.errno == errno.ENOENT
         if is_unknown or self._attempt >= len(self._servers) * (1 if self._stale else _ROUNDS):
@@ -120,7 +120,7 @@ class Lookup:
 
 
 def _of_system() -> "list[tuple[str, int]]":
-    """The servers that Linux knows."""
+    """Return the servers that Linux knows."""
     try:
         with open(RESOLV) as file:
             lines = [line.split() for line in file]
@@ -130,7 +130,7 @@ def _of_system() -> "list[tuple[str, int]]":
 
 
 def _of_network() -> "list[tuple[str, int]]":
-    """The server that a board's network has told it."""
+    """Return the server that the board's network announced."""
     try:
         import network  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -143,7 +143,7 @@ def _of_network() -> "list[tuple[str, int]]":
 
 
 def _question(name: str) -> bytes:
-    """The question for the IPv4 address of a name. Raises OSError: it cannot be asked."""
+    """Encode a question for the IPv4 address of a name. Raises OSError for an invalid name."""
     question = b""
     for label in name.encode().split(b"."):
         if not 0 < len(label) < 64:
@@ -153,15 +153,15 @@ def _question(name: str) -> bytes:
 
 
 def _read(answer: bytes, query: bytes) -> "tuple[list[str], int] | None":
-    """An answer's addresses and the s that they may be kept; None: it answers another question.
+    """Return an answer's addresses and their TTL in s; None: the answer is for another question.
 
-    Raises OSError: it has no address. ENOENT: no server has one.
+    Raises OSError: no address. ENOENT: no server has one.
     """
     size = len(query)
     flags = answer[2:4]
     if answer[:2] != query[:2] or answer[4:6] != b"\0\1" or answer[12:size].lower() != query[12:].lower():
         return None
-    if not flags[0] & 0x80:  # it is a question
+    if not flags[0] & 0x80:  # a question, not an answer
         return None
     if flags[0] & 2:
         raise OSError(errno.EIO, "the answer of the name server is truncated")
@@ -179,7 +179,7 @@ def _read(answer: bytes, query: bytes) -> "tuple[list[str], int] | None":
 
 
 def _follow(answer: bytes, at: int) -> "tuple[list[str], int] | None":
-    """The addresses at the end of an answer's aliases, which begin at `at`, and the least TTL, at most TTL_MAX."""
+    """Return the addresses at the end of the aliases from `at` on, and the lowest TTL, at most TTL_MAX."""
     records = []
     for _ in range(_word(answer, 6)):
         name, at = _labels(answer, at)
@@ -210,10 +210,10 @@ def _word(data: bytes, at: int) -> int:
 
 
 def _labels(data: bytes, at: int) -> "tuple[bytes, int]":
-    """The name that stands there, in small letters, and where it ends. Raises IndexError: there is none."""
+    """Return the name at an offset in lower case, and its end. Raises IndexError if it is invalid."""
     name = b""
     end = 0
-    first = at  # a pointer leads to before what it continues, so it never leads in a circle
+    first = at  # a pointer must lead backwards, so there are no loops
     while data[at]:
         size = data[at]
         if size >= 0xC0:

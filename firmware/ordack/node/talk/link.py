@@ -1,4 +1,4 @@
-"""Links carry bytes to the peer without waiting. This module has TcpLink; uart.UartLink is another."""
+"""Links carry bytes to the peer without waiting. TcpLink is here; uart.UartLink is another."""
 
 import errno
 import select
@@ -6,7 +6,7 @@ import sys
 
 try:
     import socket
-except ImportError:  # a board without a network: its link is a UART
+except ImportError:  # a board without a network uses a UART
     socket = None  # type: ignore[assignment]
 
 from mqqb import MICROPYTHON, const
@@ -18,55 +18,55 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Waitable(Protocol):
-        """stream: what select.poll waits on until there is something to read, always the same; None while closed, and
-        while a name is looked up. wants_write: it also waits until `stream` can be written.
+        """stream: object for select.poll while reading, always the same; None while closed or resolving a name.
+        wants_write: poll for writing, too.
         """
 
         stream: Any
         wants_write: bool
 
     class Link(Waitable, Protocol):
-        """How bytes reach the peer, without waiting. OSError: it is broken, and only close and then open are of use.
+        """Carries bytes to the peer without waiting. After an OSError the link is broken: close it, then open it.
 
-        While it is opening or open, is_open or readinto is called at least every TICK_MS: its timers run inside them.
-        failed: the node sets it to False when there is a session.
+        While it is opening or open, call is_open or readinto at least every TICK_MS: they run its timers. failed: the
+        node clears it when there is a session.
         """
 
         failed: bool
 
         def open(self) -> None:
-            """Begin to open it."""
+            """Start to open the link."""
 
         def is_open(self) -> bool:
-            """Go on opening it: is it open? OSError too if nobody has answered for too long."""
+            """Continue to open the link; return whether it is open. Raises OSError after a timeout, too."""
 
         def readinto(self, buffer: memoryview) -> int:
-            """Bytes that were read; 0: there are none now. OSError too if the peer has closed."""
+            """Read bytes; return their number, 0 for none. Raises OSError if the peer has closed, too."""
 
         def write(self, data: memoryview) -> int:
-            """So many of the bytes were taken; 0: there is no room now."""
+            """Write bytes; return the number taken, 0 if there is no room."""
 
         def close(self) -> None:
-            """Let go of it, whatever its state; what was not sent yet is dropped."""
+            """Close the link in any state; unsent bytes are dropped."""
 
 
 TICK_MS = 100
 CONNECT_TIMEOUT_S = const(10)
 _IPPROTO_TCP = const(6)
-# Linux keeps megabytes of what was written. To a slow line they would leave long after, and the session, which hears of
-# that from writes that take more, would be closed for silence.
+# Linux buffers megabytes. On a slow line they would leave long afterwards, and the session, which sees progress only in
+# writes, would be closed for silence.
 _SEND_BYTES = const(16384)
 _TCP_NODELAY = getattr(socket, "TCP_NODELAY", 1)  # lwIP has a number of its own
 
 
 def is_address(host: str) -> bool:
-    """Is it an IP address, which needs no look-up, and not a name?"""
+    """Is the host an IP address, not a name?"""
     parts = host.split(".")
     return ":" in host or (len(parts) == 4 and all(part.isdigit() and int(part) < 256 for part in parts))
 
 
 class Backoff:
-    """How long to wait before the next attempt, in ms: first, doubling to limit, less up to half of it by chance.
+    """Delays between attempts in ms: first, doubling up to limit, each reduced by up to half at random.
 
     random: gives a float from 0 up to 1.
     """
@@ -78,21 +78,21 @@ class Backoff:
         self._delay = first
 
     def next(self) -> int:
-        """The next delay."""
+        """Return the next delay."""
         delay = self._delay
         self._delay = min(2 * delay, self._limit)
         return int(delay * (1 - self._random() / 2))
 
     def reset(self) -> None:
-        """It worked: begin with the first delay again."""
+        """Restart with the first delay, after a success."""
         self._delay = self._first
 
 
 class TcpLink:
-    """A TCP connection to host and port (B-001). While the name of a host is looked up, `stream` is None. After an
-    attempt without a session the next address of the name is tried.
+    """A TCP connection to host and port (B-001). `stream` is None while the name is resolved. After an attempt without
+    a session, the name's next address is tried.
 
-    accepted: a connection that is there already; it cannot be opened again.
+    accepted: an incoming connection, which cannot be reopened.
     """
 
     def __init__(self, host: str, port: int, accepted: "Any" = None) -> None:
@@ -105,10 +105,10 @@ class TcpLink:
         self.failed = False  # the last attempt; the node clears it when there is a session
         self._began: "Any" = 0  # ticks
 
-    _last = ""  # of the addresses of a name, the one in use
+    _last = ""  # address in use of the name
 
     def open(self) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         if is_address(self.host):
             self._connect(self.host)
             return
@@ -118,7 +118,7 @@ class TcpLink:
         self._look()
 
     def _look(self) -> None:
-        """Connect if the address of the host is known by now."""
+        """Connect once the host's address is known."""
         address = self._looking.poll()
         if address is not None:
             self._looking = None
@@ -142,7 +142,7 @@ class TcpLink:
                 raise
 
     def is_open(self) -> bool:
-        """Is it connected? Raises OSError if it was refused, or after CONNECT_TIMEOUT_S; if there is no address."""
+        """Is it connected? Raises OSError if refused, after CONNECT_TIMEOUT_S, or without an address."""
         if self._looking is not None:
             self._look()
         if self._connecting is None:
@@ -153,7 +153,7 @@ class TcpLink:
                 raise OSError(errno.ETIMEDOUT)
             return False
         if ready[0][1] & (select.POLLERR | select.POLLHUP):
-            self.readinto(memoryview(bytearray(1)))  # raises what happened
+            self.readinto(memoryview(bytearray(1)))  # raises the cause
             raise OSError(errno.ECONNABORTED)
         self._connecting = None
         self.wants_write = False
@@ -207,7 +207,7 @@ class TcpLink:
 
 
 def set_up(stream: "Any") -> None:
-    """Make a socket one that never waits."""
+    """Make a socket non-blocking."""
     stream.setblocking(False)
     stream.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
     if sys.platform == "linux":

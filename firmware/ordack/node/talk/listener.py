@@ -1,4 +1,4 @@
-"""Where others connect to this node. Only programs that listen load it."""
+"""Accepts connections to this node. Loaded only by programs that listen."""
 
 import select
 import socket
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class TcpListener:
-    """A TCP port on which others connect to this node (B-001). host: an own address, 0.0.0.0 for all. backoff: between
-    attempts to open it. Raises ValueError: the host is no address.
+    """A TCP port for incoming connections (B-001). host: an own address, 0.0.0.0 for all. backoff: between attempts to
+    open it. Raises ValueError if the host is no address.
     """
 
     def __init__(self, host: str, port: int, backoff: "Backoff") -> None:
@@ -30,7 +30,7 @@ class TcpListener:
         self._open_at = 0  # ms: the next attempt
 
     def poll(self, now: int, source: "Any") -> "TcpLink | None":
-        """A connection that has come, if there is one. After an error it is closed, and opened again in a while."""
+        """Return an incoming connection, if any. After an error the port is closed, and reopened later."""
         link = None
         try:
             if self.stream is not None:
@@ -46,7 +46,7 @@ class TcpListener:
         return link
 
     def open(self) -> None:
-        """Begin to listen. Raises OSError."""
+        """Start to listen. Raises OSError."""
         family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)[0]
         stream = socket.socket(family, kind, protocol)
         try:
@@ -62,7 +62,7 @@ class TcpListener:
         self._poll.register(stream, select.POLLIN)
 
     def accept(self) -> "TcpLink | None":
-        """A connection that has come, if there is one. Raises OSError."""
+        """Return an incoming connection, if any. Raises OSError."""
         if not self._poll.poll(0):
             return None
         stream, address = self.stream.accept()
@@ -77,7 +77,7 @@ class TcpListener:
         return TcpLink(address[0], self.port, stream)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         stream = self.stream
         self.stream = None
         if stream is not None:

@@ -1,6 +1,6 @@
-"""Those with whom a node talks: whom it connects to, by the addresses of its queues, and who connects to it.
+"""The peers of a node: those that it connects to, by its queues' addresses, and those that connect to it.
 
-Of each the link to it, the session over the link, and the queues whose messages go there.
+Each peer has a link, the session over the link, and the queues whose messages go there.
 """
 
 import errno
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from ordack.node.talk.link import Link, Waitable
 
 PORT = 1801  # B-001
-ACCEPTED_MAX = 4  # connections that others have made to this node, at a time
-WRITE_BYTES = 8192  # so much is put together for one write, or
-_HEAP_SHARE = const(128)  # one part of the heap in so many, whatever is less, but
-_HANDSHAKE_BYTES = const(592)  # at least so much, and
-_FROM_HERE_BYTES = const(1088)  # so much where acknowledgements go out: two of the longest format names fit into it
-_ACKS_BYTES = const(312)  # of an OrderAck or a FinalAck to the longest address, with a SessionAck in front of it
-_UNHEARD = ((errno.ETIMEDOUT,), (errno.EHOSTUNREACH,), (errno.ECONNABORTED,))  # nobody answered
-_FULL_MS = const(5000)  # at most, that a session goes on the other way when something it brought has found no room
+ACCEPTED_MAX = 4  # incoming connections at a time
+WRITE_BYTES = 8192  # of the buffer for one write, or
+_HEAP_SHARE = const(128)  # this share of the heap if that is less, but at least
+_HANDSHAKE_BYTES = const(592)  # this,
+_FROM_HERE_BYTES = const(1088)  # or this for a node with inboxes: fits two of the longest format names
+_ACKS_BYTES = const(312)  # of an OrderAck or FinalAck to the longest address, after a SessionAck
+_UNHEARD = ((errno.ETIMEDOUT,), (errno.EHOSTUNREACH,), (errno.ECONNABORTED,))  # no answer
+_FULL_MS = const(5000)  # limit for a session that still sends after a received message found no room
 
 
 class Peer:
-    """A session with another queue manager, as often as it is needed, and what it carries.
+    """A session with another queue manager, opened when needed, and its traffic.
 
-    backoff: between attempts of this side to connect; None: `link` is a connection that has come. `remote_guid`: of the
-    queue manager that answered last (A-39). `reason`: why the last session or attempt ended. `is_unheard`: nobody has
-    answered it, not even to refuse. `session`: None while there is none.
+    backoff: between attempts to connect; None: `link` is an incoming connection. remote_guid: of the queue manager that
+    answered last (A-39). reason: why the last session or attempt ended. is_unheard: the last attempt got no answer, not
+    even a refusal. session: None while there is none.
     """
 
     def __init__(self, source: "Node", link: "Link", backoff: "Backoff | None") -> None:
@@ -44,26 +44,26 @@ class Peer:
         self.queues: "list[DestinationQueue]" = []
         self.remote_guid = names.NULL_GUID
         self.reason = ""
-        self._told: "str | None" = None  # of `reason`, to the application
+        self._told: "str | None" = None  # the `reason` last reported to the application
         self.is_unheard = False
         self.session: "session.Session | None" = None
         self.backoff = backoff
         self._is_opening = False
         self._was_open = False
         self._again_at = 0  # ms: the next attempt
-        self._turn = 0  # the queue that is asked first for the next message
-        self.room = 0  # bytes of a packet that the buffer holds whole; 0: there is no session
+        self._turn = 0  # the first queue to ask for the next message
+        self.room = 0  # bytes of a packet that fit into the buffer; 0: no session
         self._out = bytearray()
         self._view = memoryview(self._out)
-        self._at = 0  # so much of it has been written,
-        self._end = 0  # and so much has to be
-        self._large: "Any" = None  # a message whose packet the buffer does not hold: it goes in parts, and
-        self._large_at = 0  # so much of it has been in the buffer
+        self._at = 0  # bytes written of it,
+        self._end = 0  # and to be written
+        self._large: "Any" = None  # a message too large for the buffer, sent in parts;
+        self._large_at = 0  # bytes of it that have been in the buffer
         self._leaving: "DestinationQueue | None" = (
             None  # the queue of such a message, until the link has taken all of it
         )
         self._trailer = 0  # bytes of its SessionHeader, which waits at the end of the buffer
-        # Something found no room: ms until which the session goes on, or until fewer than so many arrivals are kept.
+        # After a message found no room: ms when the session closes, or count below which kept arrivals must fall first.
         self._full: "tuple[int, int] | None" = None
         self._write_bytes = min(WRITE_BYTES, source.heap // _HEAP_SHARE)
         self._least = _HANDSHAKE_BYTES
@@ -72,11 +72,11 @@ class Peer:
 
     @property
     def address(self) -> str:
-        """The host at the other end as the link knows it, "" if it has no address."""
+        """The host at the other end, "" without an address."""
         return getattr(self.link, "host", "")
 
     def add(self, queue: "DestinationQueue") -> None:
-        """Carry what is sent to that queue, too."""
+        """Carry the messages of this queue, too."""
         if self.queues and queue.logged.guid == b"\0\0\0\0":
             queue.logged.guid = self.queues[0].logged.guid
         self.queues.append(queue)
@@ -85,10 +85,10 @@ class Peer:
         )
 
     def poll(self, now: int) -> int:
-        """Do what can be done now; ms until it wants to be called again at the latest, up to TICK_MS.
+        """Do what can be done now; return the ms until the next call is needed, up to TICK_MS.
 
-        At most one read, one write of WRITE_BYTES or a packet, and two syncs of the outbox, one for what came and one
-        for what goes. Raises what ends delivery.
+        At most one read, one write of WRITE_BYTES or a packet, and two syncs of the outbox, one for received and one
+        for sent messages. Raises errors that end delivery.
         """
         try:
             if self.session is None and not self._connect(now):
@@ -98,8 +98,8 @@ class Peer:
         except OSError as error:
             self.is_unheard = error.args[:1] in _UNHEARD
             self.end(now, str(error))
-        except MemoryError:  # nothing is lost by another attempt, and it needs less
-            gc.collect()  # to end it takes some, too
+        except MemoryError:  # nothing is lost, and the next attempt needs less
+            gc.collect()  # ending it needs memory, too
             self._write_bytes //= 2
             self.end(now, log.NO_MEMORY)
             self._out = bytearray()
@@ -107,7 +107,7 @@ class Peer:
         return 1
 
     def end(self, now: int, reason: str) -> None:
-        """End the connection, whatever its state."""
+        """End the connection in any state."""
         conversation = self.session
         self.reason = log.AHEAD + "; " + reason if self.source.outbox.ahead else reason
         self.session = None
@@ -127,20 +127,20 @@ class Peer:
                 self.source.inboxes.closed(self)
 
     def _tell(self, reason: str) -> None:
-        """Tell that there is a session (""), or why not: once, until that changes."""
+        """Report the begin of a session (""), or why there is none, unless reported already."""
         if reason != self._told:
             self._told = reason
             self.source.notices.connection(self, reason)
 
     def _is_needed(self) -> bool:
-        """Is there something to send (B-189, B-190, B-217), or is a FinalAck awaited, or can messages come?"""
+        """Is there a message to send (B-189, B-190, B-217), a FinalAck to await, or an inbox?"""
         for queue in self.queues:
             if queue.stream.table or queue.stream.awaiting_final_ack or queue.logged.open:
                 return True
         return self.source.inboxes is not None
 
     def _connect(self, now: int) -> bool:
-        """Go on towards a session if one is needed; True when the handshake begins."""
+        """Proceed towards a session if needed; True when the handshake begins."""
         if not self._is_opening:
             if now < self._again_at:
                 return False
@@ -167,7 +167,7 @@ class Peer:
         conversation.connected(now)
 
     def _make_room(self) -> None:
-        """See that the buffer, of which nothing is needed, is as large as it has to be."""
+        """Make the empty buffer large enough."""
         least = self._least if self.source.inboxes is None else max(self._least, _FROM_HERE_BYTES)
         if len(self._out) < least:
             self._out = bytearray(max(self._write_bytes, least))
@@ -198,7 +198,7 @@ class Peer:
             conversation.close("B-285", "no room for what came")
         is_written = conversation.closed is None and self._write(conversation, now)
         if conversation.closed is not None:
-            last = conversation.data_to_send()  # a refusal, that is all
+            last = conversation.data_to_send()  # a refusal at most
             if last:
                 self.link.write(memoryview(last))
             self.end(now, conversation.closed.rule + ": " + conversation.closed.reason)
@@ -216,7 +216,7 @@ class Peer:
         return max(wait, 1)
 
     def _write(self, conversation: session.Session, now: int) -> bool:
-        """Hand over what waits, or the next messages. True: all of a full buffer went, there may be more."""
+        """Write waiting bytes, or the next messages. True: a full buffer was written, and there may be more."""
         is_full = False
         if self._at == self._end:
             self._at = 0
@@ -237,7 +237,7 @@ class Peer:
         return is_full and self._at == self._end
 
     def _go_on(self) -> None:
-        """Put the next part of a large packet into the buffer. Raises OSError if its message has ended meanwhile."""
+        """Put the next part of a large packet into the buffer. Raises OSError if its message has ended."""
         message = self._large
         if message.segment is None:
             raise OSError("a message ended while it was sent")
@@ -257,7 +257,7 @@ class Peer:
         if not conversation.can_send():
             return False
         if source.commits.uncommitted:
-            source.commits.commit_now()  # nothing leaves before it is durable (B-098)
+            source.commits.commit_now()  # durable before sent (B-098)
         room = self.room
         if source.inboxes is not None:
             while conversation.can_send():
@@ -283,8 +283,8 @@ class Peer:
             if at and at + message.size > room:
                 return True
             if entry.tx_sequence_id is not queue.sending and entry.tx_sequence_id != queue.sending:
-                # If an older sequence came back after a cut, the destination would refuse it for ever (B-275); and what
-                # has failed would be covered by the OrderAck of what is sent now, behind its gap.
+                # An older sequence after a power cut would be refused for ever (B-275), and the OrderAck of this
+                # message would cover failed ones behind the gap.
                 if not source.commits.commit_now():
                     raise OSError("the outbox cannot be written")
                 queue.sending = entry.tx_sequence_id
@@ -304,21 +304,21 @@ class Peer:
         return False
 
     def _listen(self, conversation: session.Session, now: int) -> None:
-        """Act on what the peer has sent; messages are reported stored when all that came with them is durable.
+        """Handle received data; messages are reported stored once all that came with them is durable.
 
-        From one that finds no room on none is (B-110, B-285). The session goes on until there may be room, at most for
-        5 s: what it carries the other way, and what is heard about that, makes some.
+        After a message that finds no room, none is (B-110, B-285). The session continues until there may be room, at
+        most 5 s: its messages and their acknowledgements in the other direction make room.
         """
         source = self.source
         inboxes = source.inboxes
-        waiting: "list[bool] | None" = None  # for the sync: the messages, by being recoverable or not
+        waiting: "list[bool] | None" = None  # whether each message in the sync is recoverable
         refusal = ""
         has_arrived = False
         while True:
             event = conversation.next_event(now)
             if event is None:
                 break
-            if self._was_open and conversation.closed is None and self.backoff is not None:  # its peer takes something
+            if self._was_open and conversation.closed is None and self.backoff is not None:  # the peer accepts data
                 self.backoff.reset()
             if not isinstance(event, connection.MessageReceived):
                 self._take(event)
@@ -355,7 +355,7 @@ class Peer:
             conversation.stored(recoverable, now)
 
     def _take(self, event: object) -> None:
-        """Act on an event that is no message."""
+        """Handle an event other than a message."""
         source = self.source
         if isinstance(event, connection.Acknowledged):
             if source.inboxes is not None:
@@ -364,9 +364,9 @@ class Peer:
             assert self.session is not None
             guid = self.session.remote_guid
             known = guid[: log.KNOWN_BYTES]
-            for queue in self.queues:  # what waits is for the first queue manager that has answered
+            for queue in self.queues:  # waiting messages are for the first queue manager that answered
                 if queue.logged.guid not in (known, b"\0\0\0\0"):
-                    from mqqb.names import guid_text  # not before there is another one
+                    from mqqb.names import guid_text  # not before a GUID differs
 
                     text = guid_text(guid)
                     if text not in source.accept:
@@ -383,7 +383,7 @@ class Peer:
 
 
 class Peers:
-    """The peers of a node. connect, listen, random: as Node has them. `links`: all that may become ready."""
+    """The peers of a node. connect, listen, random: as in Node. links: all links to wait for."""
 
     def __init__(
         self,
@@ -405,20 +405,20 @@ class Peers:
             self.links.append(self._listener)
 
     def add(self, link: "Link", backoff: "Backoff | None") -> Peer:
-        """Another one, at the other end of this link. backoff: as Peer has it."""
+        """Add a peer at the other end of this link. backoff: as in Peer."""
         peer = Peer(self._source, link, backoff)
         self.all.append(peer)
         self.links.append(link)
         return peer
 
     def address(self, name: str) -> "tuple[str, int] | Link":
-        """Where messages for that format name go. Raises ValueError: nowhere."""
+        """Return where messages for a format name go. Raises ValueError for an invalid name."""
         if not name.upper().startswith(("DIRECT=TCP:", "DIRECT=OS:")) or "\\" not in name:
             raise ValueError("a queue is DIRECT=TCP:address\\private$\\name, or with OS, not " + name)
         return self.connect or (name[name.index(":") + 1 : name.index("\\")], PORT)
 
     def at(self, address: "tuple[str, int] | Link") -> Peer:
-        """The peer that is reached there."""
+        """Return the peer at this address, new if unknown."""
         for peer in self.all:
             known: "Any" = peer.link
             if peer.backoff and (known is address or (peer.address and (known.host, known.port) == address)):
@@ -427,7 +427,7 @@ class Peers:
         return self.add(link, Backoff(self._random))
 
     def poll(self, now: int) -> int:
-        """Do what they need now; ms until it wants to be called again at the latest."""
+        """Do the peers' work; return the ms until the next call is needed."""
         wait = TICK_MS
         if self._listener is not None:
             link = self._listener.poll(now, self._source)
@@ -438,7 +438,7 @@ class Peers:
                     self.add(link, None)
         for peer in self.all:
             wait = min(wait, peer.poll(now))
-            if peer.backoff is None and peer.session is None:  # another one connected, and has gone
+            if peer.backoff is None and peer.session is None:  # an incoming connection has ended
                 self.all.remove(peer)
                 self.links.remove(peer.link)
                 return 0  # the list has changed

@@ -1,4 +1,4 @@
-"""Keeps a board on its Wi-Fi, also where the driver says what is not so: docs/network.md has the faults."""
+"""Keeps a board on its Wi-Fi, even if the driver reports wrong states (docs/network.md)."""
 
 from mqqb import const
 from ordack.node.timer import Timer
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ordack.node.node import Node
 
 _POLL_MS = const(200)
-_DOUBTS = const(32)  # so many times doubt_ms at most
-_GOT_REASON = const(200)  # status of ESP32's WLAN from here to 999: why it is not connected
+_DOUBTS = const(32)  # limit of the doubled doubt_ms, as a factor
+_GOT_REASON = const(200)  # from here to 999, the status of ESP32's WLAN is a reason for no connection
 _NO_ADDRESS = "0.0.0.0"
 _REASONS = {
     -3: "the key is wrong, or the signal weak",
@@ -23,22 +23,22 @@ _REASONS = {
 
 
 class Wifi:
-    """Keeps a station associated. `poll` every second or more often, or run `keep` in a task; neither ever waits.
+    """Keeps a station associated. Call `poll` at least every second, or run `keep` in a task; neither waits.
 
-    more: other networks, (ssid, password) each; every attempt is for the next one. country: of two letters, which
-    channels are allowed. hostname: for DHCP. static: in place of DHCP, (address, netmask, gateway, name server).
-    saves_power: the radio may sleep; bytes take longer then, and some chips lose them. wlan: in place of
+    more: further networks, (ssid, password) each; each attempt takes the next one. country: two letters, for the
+    allowed channels. hostname: for DHCP. static: instead of DHCP, (address, netmask, gateway, name server).
+    saves_power: the radio may sleep, which delays bytes and makes some chips lose them. wlan: instead of
     network.WLAN(network.STA_IF).
 
-    attempt_ms: after that an attempt has failed. Between attempts it waits first_ms, then, when all networks have been
-    tried, twice as long each time, up to limit_ms; an association that was lost is begun anew at once.
+    attempt_ms: timeout of an attempt. The delay between attempts is first_ms, and doubles up to limit_ms after each
+    round of all networks. A lost association is retried at once.
 
     node: give it. If no peer answers the node for doubt_ms, the association counts as failed. The next such verdict
     takes twice as long, since the peers may be down. After every restart_after failures without a success the radio
-    restarts. After reset_after failures (0: never) the board is reset, as soon as all that the node has accepted is
-    durable. reset: in place of machine.reset.
+    restarts. After reset_after failures (0: never) the board is reset, once all messages accepted by the node are
+    durable. reset: instead of machine.reset.
 
-    `reason`: why it failed last. `attempts`, `losses` of associations, `restarts` of the radio: since the start.
+    reason: of the last failure. attempts, losses (of associations), restarts (of the radio): since the start.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Wifi:
         self.restarts = 0
         self.reason = ""
         self._networks = [(ssid, password)] + list(more)
-        self._turn = 0  # the one to try next, or that it is on
+        self._turn = 0  # network of the next or current attempt
         self._attempt_ms = attempt_ms
         self._first_ms = first_ms
         self._limit_ms = limit_ms
@@ -86,14 +86,14 @@ class Wifi:
         self._restart_after = restart_after
         self._reset_after = reset_after
         self._reset = reset
-        self._failures = 0  # since anything passed
-        self._status = 0  # what the driver said when this attempt began: on ESP32 it may be of the one before
+        self._failures = 0  # since the last success
+        self._status = 0  # at the start of this attempt: on ESP32 it may belong to the one before
         self._timer = Timer()
         self._is_trying = False
         self._was_connected = False
 
     def poll(self) -> bool:
-        """Do what can be done now; is there a connection?"""
+        """Do what can be done now; return whether there is a connection."""
         is_associated = self.wlan.isconnected()
         if is_associated and self.wlan.ifconfig()[0] != _NO_ADDRESS:
             if not self._was_connected:
@@ -118,7 +118,7 @@ class Wifi:
         return False
 
     async def keep(self) -> None:
-        """Poll for ever, in a task of asyncio."""
+        """Poll for ever, in an asyncio task."""
         import asyncio
 
         while True:
@@ -137,18 +137,18 @@ class Wifi:
                 self._stay_awake()
             self.wlan.connect(*self._networks[self._turn])
             self._status = self.wlan.status()
-        except OSError as error:  # it is busy with an attempt of its own
+        except OSError as error:  # the driver is busy with its own attempt
             self._fail(str(error))
 
     def _stay_awake(self) -> None:
-        """Switch power saving off: drivers switch it on with the radio, and not every driver has it."""
+        """Disable power saving, which drivers enable with the radio; not every driver can."""
         try:
             self.wlan.config(pm=self.wlan.PM_NONE)
         except (AttributeError, OSError, TypeError, ValueError):
             pass
 
     def _is_believed(self) -> bool:
-        """It is associated and has an address; does anything pass?"""
+        """Does the connection work, as far as the node can tell?"""
         if self._node is None or not self._node.is_unheard:
             self._failures = 0
             self._patience_ms = self._doubt_ms
@@ -185,12 +185,12 @@ class Wifi:
         try:
             self.wlan.active(False)
             if hasattr(self.wlan, "deinit"):
-                self.wlan.deinit()  # CYW43: active(False) leaves the chip as it is
+                self.wlan.deinit()  # CYW43: active(False) does not reset the chip
         except OSError:
             pass
 
     def _reset_board(self) -> None:
-        """Restart the board, unless something that was accepted would be lost; then after the next failure."""
+        """Reset the board if all accepted messages are durable; else after the next failure."""
         if self._node is not None and not self._node.commit_now():
             return
         if self._reset is None:
