@@ -1,6 +1,6 @@
-"""A fast sensor: 100 readings a second, and one sync of the flash for each second of them.
+"""A fast sensor: 100 readings a second, with one flash sync per second.
 
-A batch takes 512 bytes of heap a reading until it is on flash: with less than 64 KB free, make it smaller.
+A batch takes 512 bytes of heap per reading until it is on flash. With less than 64 KB free, use smaller batches.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ async def main():
                 batch.append(b"%d" % sensor.read_u16())
                 await asyncio.sleep(0.01)
             try:
-                await line1.send_all(batch, ttrq=86400)  # on flash, in this order, when it returns
+                await line1.send_all(batch, ttrq=86400)  # on flash, in order, when it returns
             except OutboxFull:
                 print("no room: yesterday's readings make some")
 

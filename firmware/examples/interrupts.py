@@ -1,4 +1,4 @@
-"""Readings taken in an interrupt, 50 a second: it writes them down, and a task sends what it has written."""
+"""An interrupt takes 50 readings a second into a ring buffer; a task sends them."""
 
 import asyncio
 from array import array
@@ -6,14 +6,14 @@ from array import array
 from machine import ADC, Timer
 from ordack.node import Node, OutboxFull
 
-SIZE = 256  # readings: five seconds, for an erase of flash or a slow callback
+SIZE = 256  # readings, for five seconds of flash erase or a slow callback
 readings = array("H", bytes(2 * SIZE))
-taken = 0  # so many since the start, of which the last SIZE stand in `readings`
+taken = 0  # readings since the start; the last SIZE are in `readings`
 sensor = ADC(4)
 ready = asyncio.ThreadSafeFlag()
 
 
-def take(_):  # in an interrupt: it takes no memory, and does not call the node
+def take(_):  # runs in an interrupt: allocates nothing, and does not call the node
     global taken
     readings[taken % SIZE] = sensor.read_u16()
     taken += 1

@@ -1,4 +1,4 @@
-"""A board to which another one sends: see neighbour_sends.py."""
+"""A board that receives from another board: see neighbour_sends.py."""
 
 import asyncio
 
@@ -7,10 +7,10 @@ from ordack.node import Node
 
 async def main():
     node = Node("outbox", listen=("0.0.0.0", 1801), capacity=65536)
-    valve = node.inbox("valve")  # before the node is started: what comes for a queue that is not open is refused
+    valve = node.inbox("valve")  # before the start: messages for unknown queues are refused
     async with node:
         async for command in valve:
-            print(command.body)  # whatever handling it means; asking for the next one says that this one is handled
+            print(command.body)  # handle the command here; the next iteration takes it
 
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""One board sends to another, without a queue manager between them: neighbour_receives.py is the other one."""
+"""A board that sends to another board, without a queue manager in between: see neighbour_receives.py."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""One reading from a Cortex-M3 in QEMU. 10.0.2.2 is the machine that runs QEMU."""
+"""Sends one reading from a Cortex-M3 in QEMU. 10.0.2.2 is the machine that runs QEMU."""
 
 import asyncio
 

@@ -1,9 +1,9 @@
-"""main.py of a board whose program, app.py, comes as a message. The outbox stays, and so does what it holds.
+"""main.py of a board whose program, app.py, arrives as a message. The outbox and its messages stay.
 
     ordack send --store plant 'PRIVATE=<GUID>\\9' --dead-letter < app.py
 
-app.py has a function main(node, pause). pause(ms) delivers for so long, and starts a new app.py if one has come. An
-app.py that ends, or raises, makes room for the one before it.
+app.py has a function main(node, pause). pause(ms) delivers for ms, and restarts the board after a new app.py has come.
+If app.py ends or raises, the previous app.py returns.
 """
 
 import os
@@ -22,7 +22,7 @@ def write(name, data):
 
 
 def place(name):
-    os.rename(name + ".new", name)  # a cut of the power leaves the old file or the new one
+    os.rename(name + ".new", name)  # a power cut leaves the old file or the new one
 
 
 def pause(ms):
@@ -30,12 +30,12 @@ def pause(ms):
     update = updates.get()
     if update is not None:
         try:
-            if "app.py" in os.listdir():  # else this is the first one
+            if "app.py" in os.listdir():  # else this is the first app.py
                 with open("app.py", "rb") as file:
                     before = file.read()
-                if before != update.body:  # else a cut came after it was in place
+                if before != update.body:  # else a power cut came after it was in place
                     write("app_before.py", before)
-                    write("app.py", update.body)  # there is room for both
+                    write("app.py", update.body)  # both fit on the flash
                     place("app_before.py")
                     place("app.py")
             else:
@@ -46,10 +46,10 @@ def pause(ms):
                 if name.endswith(".new"):
                     os.remove(name)
             print("no update:", error)
-            updates.reject(update)  # its sender is told
+            updates.reject(update)  # notifies the sender
             return
-        updates.take(update)  # not before it is in place: after a cut it comes again
-        node.wait(lambda: not node.inboxes.owed.final_acks, 5000)  # its sender hears that it was received
+        updates.take(update)  # only once it is in place: after a power cut it comes again
+        node.wait(lambda: not node.inboxes.owed.final_acks, 5000)  # tells the sender that it was received
         machine.reset()
 
 
@@ -57,10 +57,10 @@ try:
     import app
 
     app.main(node, pause)
-except Exception as error:  # noqa: BLE001 - whatever it is, it is not the end of the board
+except Exception as error:  # noqa: BLE001 - the board must survive any error of app.py
     sys.print_exception(error)
 if "app_before.py" in os.listdir():
     os.rename("app_before.py", "app.py")
     machine.reset()
 while True:
-    pause(10000)  # what comes next may be better
+    pause(10000)  # the next app.py may be better

@@ -1,4 +1,4 @@
-"""A board on mains power under a hardware watchdog: whatever hangs or fails for good, it starts again and goes on."""
+"""A board on mains power under a hardware watchdog, which restarts it after any hang or fatal failure."""
 
 from machine import ADC
 from ordack.node import Node, OutboxFull
@@ -6,7 +6,7 @@ from ordack.node.board import Watchdog
 
 node = Node("outbox", connect=("192.168.1.20", 1801), capacity=262144)
 line1 = node.queue("DIRECT=TCP:192.168.1.20\\private$\\line1")
-watchdog = Watchdog(node, 8000)  # after Node(...): a start with a full flash may take longer than a watchdog waits
+watchdog = Watchdog(node, 8000)  # after Node(...): a start with a full flash may exceed the watchdog's timeout
 sensor = ADC(4)
 while True:
     try:

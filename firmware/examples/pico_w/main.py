@@ -1,4 +1,4 @@
-"""A Pico W that sends its temperature every ten seconds, to where `ordack board provision` has told it."""
+"""A Pico W that sends its temperature every ten seconds to the queue set by `ordack board provision`."""
 
 import asyncio
 import json
@@ -12,16 +12,16 @@ with open("config.json") as file:
 
 
 async def network(node):
-    # begins anew if nothing passes; "wifi" has what --country, --hostname, --static and more networks have said
+    # Reconnects if no data passes. "wifi" has the values of --country, --hostname, --static and more networks.
     wifi = Wifi(config["ssid"], config["password"], node=node, **config.get("wifi", {}))
-    clock = NetworkTime("192.168.1.1")  # an NTP server, often the router; a name does as well
+    clock = NetworkTime("192.168.1.1")  # address or name of an NTP server, often the router
     while True:
         if wifi.poll():
             clock.poll()
         await asyncio.sleep(0.2)
 
 
-def failed(message):  # class 0x8000: there is no such queue
+def failed(message):  # class 0x8000: the queue does not exist
     print("not delivered,", message.reason)
 
 
@@ -35,13 +35,13 @@ async def main():
     line1 = node.queue(config["queue"])
     node.start()
     services = asyncio.create_task(network(node))
-    sensor = ADC(4)  # the chip's own thermometer
+    sensor = ADC(4)  # the chip's thermometer
     while not services.done():
         celsius = 27 - (sensor.read_u16() * 3.3 / 65535 - 0.706) / 0.001721
         try:
             await line1.send("{:.1f}".format(celsius).encode(), label="temperature", ttrq=86400)
         except OutboxFull:
-            pass  # the network has been away for long; yesterday's readings make room
+            pass  # after a long outage: readings expire after a day and make room
         await asyncio.sleep(10)
 
 
