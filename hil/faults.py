@@ -1,9 +1,9 @@
-"""Faults in a link: a seeded plan of cuts, and the TCP proxy that carries it out.
+"""Faults in a link: a seeded plan of cuts, and the TCP proxy that executes the plan.
 
-Three layers; the proxy for a serial line (serial_faults.py) stands beside the TCP one and shares the rest:
+There are three layers; the proxy for a serial line (serial_faults.py) replaces the third:
 
 * `plan_cuts` makes the plan from a seed: the same seed and arguments give the same cuts.
-* `CutSchedule` and `Passage` count bytes and say when a link must be cut. No sockets, no clock.
+* `CutSchedule` and `Passage` count bytes and decide when to cut a link. No sockets, no clock.
 * `TcpFaultProxy` moves the bytes and cuts TCP connections.
 
 Directions are seen from the board: `UP` is board to queue manager, `DOWN` is queue manager to board.
@@ -61,7 +61,7 @@ SHARE_OF_PAUSES: Final = 0.35
 
 _IN_OPENING: Final = 0.2
 _CHUNK: Final = 65536
-_TCP_CLOSE: Final = 7  # of linux/tcp.h: neither end can send any more
+_TCP_CLOSE: Final = 7  # of linux/tcp.h: neither end can send
 _BACKLOG: Final = 16
 _WAY_OPENS: Final = 10
 _DELIVERY_DEADLINE_S: Final = 2.0
@@ -70,13 +70,12 @@ _FINISH_DEADLINE_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Cut:
-    """One planned cut, of the connection that carries on when `after` upstream bytes have been forwarded in all.
+    """One planned cut. It applies to the connection that carries byte number `after`, counted over all upstream bytes.
 
-    It falls once `position` bytes (1 or more) of `direction` have been forwarded, counted from that moment, or from the
-    connection's begin if that is later. `kind` is one of those that the link knows. `up_limit` bounds the upstream
-    bytes (1 or more) counted the same way: a downstream cut that finds too few acknowledgements to reach its position
-    is made there instead. For an upstream cut it equals `position`. `for_s`: how many seconds it lasts, if its kind
-    ends by itself; 0: as long as that does.
+    The cut falls after `position` bytes (1 or more) of `direction`, counted from that byte or from the connection's
+    begin, whichever is later. kind: one that the link supports. up_limit: upstream bytes (1 or more) counted the same
+    way; a downstream cut falls there if too few acknowledgements arrive. Equals `position` for an upstream cut. for_s:
+    duration in seconds of a cut that ends by itself; else 0.
     """
 
     after: int
@@ -93,7 +92,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class CutMade:
-    """A cut that was made: where it really fell, in bytes from the connection's begin, all of which were delivered."""
+    """An executed cut: its actual position in bytes from the connection's begin; all of those bytes were delivered."""
 
     connection: int
     direction: str
@@ -107,17 +106,16 @@ def plan_cuts(
 ) -> list[Cut]:
     """Plan `count` cuts for a campaign that expects `upstream_bytes` bytes of messages.
 
-    `interruptions` is the number of other events (kills of either end) that will use up a connection without reaching
-    its cut; `kinds` are those that the link knows. No cut gets its turn before the one ahead of it has had its bytes,
-    and all have had them before all messages can have passed: so all cuts happen, and while messages flow. One cut in
-    five lies in the opening of a connection, the one that follows the cut ahead. Raises ValueError for negative
-    arguments.
+    interruptions: number of kills of either end, each of which uses up a connection without reaching its cut. kinds:
+    those that the link supports. Each cut waits for the bytes of the previous one, and all fit into the expected
+    traffic: so all cuts happen while messages flow. One cut in five falls in a connection's opening, right after the
+    previous cut. Raises ValueError for negative arguments.
     """
     if min(count, upstream_bytes, interruptions) < 0:
         raise ValueError("cuts, traffic and interruptions are counts of 0 or more")
     rng = random.Random(f"cuts/{seed}")
     directions = [rng.choice((UP, DOWN)) for _ in range(count)]
-    # Acknowledgements are few: a downstream cut gets more traffic to wait for its own.
+    # Acknowledgements are few, so a downstream cut gets more traffic to wait for its position.
     shares = [rng.uniform(0.02, 1.0) if direction == UP else rng.uniform(1.0, 2.0) for direction in directions]
     budget = SHARE_OF_CUTS * upstream_bytes * count / max(1, count + interruptions)
     pauses = sorted(int(SHARE_OF_PAUSES * upstream_bytes * rng.random()) for _ in range(count))
@@ -126,7 +124,7 @@ def plan_cuts(
     cuts: list[Cut] = []
     for direction, share, pause in zip(directions, shares, pauses, strict=True):
         limit = int(budget * share / sum(shares))
-        opening = 0 if kind in GOES_ON else OPENING_BYTES  # of the connection that follows the cut ahead
+        opening = 0 if kind in GOES_ON else OPENING_BYTES  # of the connection after the previous cut
         in_opening = opening > 0 and rng.random() < _IN_OPENING
         if not in_opening:
             after = used + pause
@@ -155,13 +153,12 @@ class CutSchedule:
         self._passes.set()
 
     def ring(self, count: int, call: Callable[[], None]) -> None:
-        """Call this once when `count` more upstream bytes have been forwarded, in place of another. Nothing passes from
-        then until `silence`: how many bytes a board gets and sends before it is killed depends on no scheduler.
-        """
+        """Call `call` once after `count` more upstream bytes; replaces an earlier request. Nothing passes from then
+        until `silence`, so that no scheduler decides how many bytes a board exchanges before it is killed."""
         self._alarm = (self.forwarded[UP] + count, call)
 
     def silence(self) -> None:
-        """What was rung for is done, or is not wanted any more."""
+        """End or cancel the request of `ring`."""
         self._alarm = None
         self._passes.set()
 
@@ -174,7 +171,7 @@ class CutSchedule:
         return count if self._alarm is None else min(count, max(1, self._alarm[0] - self.forwarded[UP]))
 
     def count(self, direction: str, count: int) -> None:
-        """So many bytes have been forwarded."""
+        """Count forwarded bytes."""
         self.forwarded[direction] += count
         if self._alarm is not None and self.forwarded[UP] >= self._alarm[0]:
             (_, call), self._alarm = self._alarm, None
@@ -187,7 +184,7 @@ class CutSchedule:
         return Passage(self, self.connections)
 
     def pause(self) -> int | None:
-        """Upstream bytes until the turn of the next cut; None if there is no cut left."""
+        """Upstream bytes until the turn of the next cut; None without a next cut."""
         return max(0, self._waiting[0].after - self.forwarded[UP]) if self._waiting else None
 
     def take(self) -> Cut | None:
@@ -195,12 +192,12 @@ class CutSchedule:
         return self._waiting.popleft() if self.pause() == 0 else None
 
     def give_back(self, cut: Cut) -> None:
-        """The connection ended before its cut: the next connection gets it."""
+        """The connection ended before its cut: the next connection gets the cut."""
         self._waiting.appendleft(cut)
 
 
 class Passage:
-    """The bytes of one connection, counted per direction against the cut that it holds, if it holds one."""
+    """The bytes of one connection, counted per direction against the connection's cut, if any."""
 
     def __init__(self, schedule: CutSchedule, number: int) -> None:
         self.schedule = schedule
@@ -223,8 +220,7 @@ class Passage:
 
     def allowed(self, direction: str, count: int) -> int:
         """How many of the next `count` bytes may be forwarded now: 0 once the connection is cut. The caller asks again
-        for the rest.
-        """
+        for the rest."""
         if self.is_cut:
             return 0
         if self.planned is None and not self._closed:
@@ -241,9 +237,8 @@ class Passage:
         return count
 
     def passed(self, direction: str, count: int) -> bool:
-        """Count `count` allowed bytes as forwarded. True once for each cut: when it must be made now. Nothing is
-        allowed from then on, or until it is made if its kind is one of `GOES_ON`.
-        """
+        """Count `count` allowed bytes as forwarded. True once for each cut, when the caller must make it. Afterwards
+        nothing is allowed; for a kind in `GOES_ON`, until the cut is made."""
         self.forwarded[direction] += count
         self.schedule.count(direction, count)
         reached = not self.is_cut and self.forwarded[direction] == self._limit(direction)
@@ -251,9 +246,8 @@ class Passage:
         return reached
 
     def cut_made(self, direction: str) -> None:
-        """The cut that `passed` asked for is made: the far end has every byte before it, and will get none behind, but
-        by a kind of `GOES_ON`.
-        """
+        """The cut that `passed` requested is made: the far end has every byte before it, and gets none behind it,
+        except for a kind in `GOES_ON`."""
         assert self.planned is not None
         made = CutMade(self.number, direction, self.forwarded[direction], self.planned.kind, self.planned)
         self.schedule.made.append(made)
@@ -263,7 +257,7 @@ class Passage:
             self.made = made
 
     def close(self) -> None:
-        """The connection is ending: a cut that was not made goes back to the schedule. May be called repeatedly."""
+        """The connection is ending: a cut not made goes back to the schedule. Repeated calls are allowed."""
         self._closed = True
         if self.planned is not None and self.made is None:
             self.schedule.give_back(self.planned)
@@ -271,9 +265,8 @@ class Passage:
 
 
 class Ways:
-    """Which directions of a link pass nothing for a while, whatever connection it is of: until the other one has been
-    silent for so many seconds, or for `_WAY_OPENS` times as many at most.
-    """
+    """Directions of a link that pass nothing for a while, on any connection. A direction reopens when the other one has
+    been silent for the given seconds, or after `_WAY_OPENS` times as many."""
 
     def __init__(self) -> None:
         self._closed_until = {UP: 0.0, DOWN: 0.0}
@@ -286,46 +279,44 @@ class Ways:
         self._closed_until[direction] = now + seconds
 
     def passed(self, direction: str) -> None:
-        """Something has passed in this direction."""
+        """Bytes have passed in this direction."""
         other, now = DOWN if direction == UP else UP, asyncio.get_running_loop().time()
         if now < self._closed_until[other]:
             self._closed_until[other] = min(now + self._seconds[other], self._opens[other])
 
     async def wait_open(self, direction: str) -> None:
-        """Wait until it passes something."""
+        """Wait until this direction is open."""
         while (left_s := self._closed_until[direction] - asyncio.get_running_loop().time()) > 0:
             await asyncio.sleep(left_s)
 
 
 class FaultProxy(Protocol):
-    """What a campaign needs of the proxy in a board's link, whatever the link is."""
+    """The proxy in a board's link, as a campaign uses it for any kind of link."""
 
     refused: int
 
     def serve_arguments(self) -> list[str]:
-        """What `ordack serve` is given so that it listens to this link."""
+        """Arguments that make `ordack serve` listen to this link."""
 
     async def open(self, target: tuple[str, int]) -> None:
-        """Let the link work; `target` is where the queue manager listens for TCP."""
+        """Start the link; `target` is the queue manager's TCP address."""
 
     def board_settings(self, host: str) -> dict[str, object]:
-        """The entries of the board application's configuration that lead it to this proxy; it finds this machine's
-        loopback at `host`.
-        """
+        """Entries of the application's configuration that lead the board to this proxy. host: this machine's loopback
+        as the board sees it."""
 
     async def close(self) -> None: ...
 
 
 class TcpFaultProxy:
-    """Listens on a port of its own on `host`, and forwards every connection to `target` through `schedule`.
+    """Listens on its own port on `host`, and forwards every connection to `target` through `schedule`.
 
-    A cut is exact: the byte at its position is delivered to the far end, the one behind it never is. With `RST` both
-    ends see a reset; with `FIN` both see an orderly end, and what they still send is swallowed; with `HALF_OPEN` the
-    board sees a reset, and the queue manager nothing at all, as when an access point loses its power. `LATE` and `SLOW`
-    cut nothing: what follows in that direction waits, or trickles for a while. Nor does `ONE_WAY`: its direction passes
-    nothing, also of connections that are begun meanwhile, until the other one, which goes on, is silent. While the
-    target is down, connections are reset at once and counted in `refused`. The port stays the same from `open` to
-    `close`.
+    A cut is exact: the byte at its position is delivered, the byte behind it never is. `RST`: both ends see a reset.
+    `FIN`: both see an orderly end, and their further bytes are discarded. `HALF_OPEN`: the board sees a reset, the
+    queue manager nothing, as when an access point loses power. `LATE` and `SLOW` cut nothing: the following bytes wait,
+    or trickle for a while. `ONE_WAY`: its direction passes nothing, also on new connections, until the other direction
+    is silent. While the target is down, connections are reset at once and counted in `refused`. The port stays the same
+    from `open` to `close`.
     """
 
     def __init__(self, schedule: CutSchedule, host: str = "127.0.0.1", tap: Tap | None = None) -> None:
@@ -351,7 +342,7 @@ class TcpFaultProxy:
         return {"host": host, "port": self.address[1]}
 
     async def close(self) -> None:
-        """Stop accepting, drop every connection."""
+        """Stop accepting, and drop every connection."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -364,7 +355,7 @@ class TcpFaultProxy:
 
     async def _accept(self) -> None:
         while True:
-            await ready(self._listener.fileno())  # not for the connection: who is cancelled when it comes would lose it
+            await ready(self._listener.fileno())  # a task cancelled during an accept would lose the connection
             near, _ = self._listener.accept()
             near.setblocking(False)
             connection = asyncio.create_task(self._carry(near))
@@ -376,7 +367,7 @@ class TcpFaultProxy:
         far.setblocking(False)
         try:
             await asyncio.get_running_loop().sock_connect(far, self.target)
-            # A connect to a local port that nobody listens on can meet itself.
+            # A connect to a local port without a listener can connect to itself.
             if far.getsockname() == far.getpeername():
                 raise ConnectionRefusedError("connected to itself")
         except BaseException:
@@ -385,7 +376,7 @@ class TcpFaultProxy:
         return far
 
     async def _carry(self, near: socket.socket) -> None:
-        """One connection from the board, to its end."""
+        """Carry one connection from the board to its end."""
         await self._ways.wait_open(UP)
         try:
             far = await self._connect()
@@ -422,7 +413,7 @@ def _settle(waiting: "asyncio.Future[None]") -> None:
 
 
 async def ready(fd: int, *, for_writing: bool = False) -> None:
-    """Wait until `fd` can be read or written, or has an error to tell."""
+    """Wait until `fd` is readable or writable, or has an error."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Future[None] = loop.create_future()
     add, remove = (loop.add_writer, loop.remove_writer) if for_writing else (loop.add_reader, loop.remove_reader)
@@ -434,7 +425,7 @@ async def ready(fd: int, *, for_writing: bool = False) -> None:
 
 
 def _close(end: socket.socket, _: "asyncio.Task[None]") -> None:
-    """Close a connection whose task has ended, even one that was cancelled before it began."""
+    """Close a connection whose task has ended, even one cancelled before it began."""
     end.close()
 
 
@@ -458,9 +449,8 @@ async def _forward(near: socket.socket, far: socket.socket, passage: Passage, wa
 
 
 async def _pump(source: socket.socket, sink: socket.socket, direction: str, passage: Passage, ways: Ways) -> bool:
-    """Forward until the source's end (handed on to the sink) or a cut; True if this direction made the cut. Raises
-    OSError.
-    """
+    """Forward until the source's end, which is passed on, or a cut; True if this direction made the cut. Raises
+    OSError."""
     loop = asyncio.get_running_loop()
     chunk = memoryview(bytearray(_CHUNK))
     slow_until = 0.0
@@ -498,14 +488,14 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
             else:
                 await asyncio.sleep(lasts_s)
     await ways.wait_open(direction)
-    # Before the far end can know of it: whoever connects next gets the cut that this connection still held.
+    # Before the far end can notice: the next connection must get an unmade cut of this one.
     passage.close()
     sink.shutdown(socket.SHUT_WR)
     return False
 
 
 async def _delivered(sink: socket.socket) -> bool:
-    """Wait until the far end's system has every byte: a reset would take back the others. False if it is not to be."""
+    """Wait until the far end's system has every byte, because a reset would discard the rest. False on failure."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _DELIVERY_DEADLINE_S
     while struct.unpack("i", fcntl.ioctl(sink, termios.TIOCOUTQ, bytes(4)))[0]:
@@ -517,7 +507,7 @@ async def _delivered(sink: socket.socket) -> bool:
 
 
 async def _finish(*ends: socket.socket) -> None:
-    """End both connections in an orderly way, and swallow what they still send until they end as well."""
+    """End both connections in an orderly way, and discard their bytes until they end as well."""
     for end in ends:
         with suppress(OSError):
             end.shutdown(socket.SHUT_WR)
@@ -527,14 +517,14 @@ async def _finish(*ends: socket.socket) -> None:
 
 
 async def _swallow(end: socket.socket) -> None:
-    """Take all that comes until the end, and say nothing."""
+    """Discard all bytes until the end."""
     with suppress(OSError):
         while await asyncio.get_running_loop().sock_recv(end, _CHUNK):
             pass
 
 
 def _linger_not(*ends: socket.socket) -> None:
-    """Make the close that follows a reset: nothing more is delivered."""
+    """Make the following close a reset: nothing more is delivered."""
     for end in ends:
         with suppress(OSError):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

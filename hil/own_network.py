@@ -1,6 +1,6 @@
-"""A network for the tests of one process alone, where root may make one: with a loopback, and nothing else.
+"""A network namespace for the tests of one process, if root may make one. It has a loopback and nothing else.
 
-No test beside them has its ports, so what is restarted gets its own again; and what a test sends stays on this machine.
+No parallel test uses its ports, so a restarted program gets its port again; and packets stay on this machine.
 """
 
 import contextlib
@@ -18,14 +18,12 @@ _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _SET_FLAGS = 0x8914  # SIOCSIFFLAGS
 _UP = 1  # IFF_UP
 NETWORK = "/proc/thread-self/ns/net"
-_machine: int | None = None  # the network that this process had at first
+_machine: int | None = None  # the original network of this process
 
 
 def enter(config: pytest.Config) -> None:
-    """From now on this thread, those that it starts, and their programs have a network of their own. Nothing changes
-    where this user may not make one, in a process of pytest that leaves the tests to others, and for what is outside:
-    boards of a file, a Windows machine.
-    """
+    """Give this thread, its new threads and their programs a separate network. Does nothing without the right to make
+    one, in a pytest process that only distributes tests, and for boards of a file or a Windows machine."""
     global _machine
     leaves_tests = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
     has_others = getattr(config.option, "lg_env", None) or {"LG_ENV", "ORDACK_WINDOWS"} & os.environ.keys()
@@ -40,19 +38,19 @@ def enter(config: pytest.Config) -> None:
 
 
 def bring_up() -> None:
-    """The loopback of a new network passes on what is sent there: at first it does not. Raises OSError."""
+    """Activate the loopback of a new network. Raises OSError."""
     with socket.socket() as any_socket:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
 
 
 def is_own() -> bool:
-    """Has this process a network of its own?"""
+    """Does this process have its own network?"""
     return _machine is not None
 
 
 @contextlib.contextmanager
 def of_machine() -> Iterator[None]:
-    """Within this, this thread and what it starts have the network of the machine: to ask a registry of packages."""
+    """Use the machine's network in this block, for this thread and its children: to ask a package registry."""
     if _machine is None:
         yield
         return

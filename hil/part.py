@@ -1,6 +1,5 @@
-"""One board's part of a campaign: it runs, is killed as planned, and its readings are judged; and what befalls its
-outbox, or the store, beside kills.
-"""
+"""One board's part of a campaign: running it, planned kills, judging its readings; and mishaps of its outbox or of the
+store."""
 
 import asyncio
 import json
@@ -42,7 +41,7 @@ from hil.victims import TICK_S, Victim, elsewhere
 GUID = "6f726461636b2d63616d706169676e21"
 """Of a board whose GUID the program fixes."""
 LISTENING_DEADLINE_S = 60.0
-COUNT_INTERVAL_S = 1.0  # or so many times as long as it takes to count, which costs the processor of all campaigns:
+COUNT_INTERVAL_S = 1.0  # or COUNT_SHARE times the duration of a count, which costs processor time:
 COUNT_SHARE = 10
 FULL_BYTES = 16384
 """Of an outbox that is to be full, and as much as four of the largest bodies besides."""
@@ -50,7 +49,7 @@ FULL_BYTES = 16384
 
 @dataclass
 class Mishaps:
-    """The mishap of a campaign: how often it was `made`, and what it took away."""
+    """The mishap of a campaign. made: how often it happened."""
 
     settings: Settings
     board: Board
@@ -61,13 +60,13 @@ class Mishaps:
     gone: set[int] = field(default_factory=set)
 
     def befall(self) -> None:
-        """The board is off, and its mishap happens. An outbox that is gone is kept here, for the verdict."""
+        """Apply the mishap to the switched-off board. A removed outbox is kept here for the verdict."""
         first, to = self.folder / "outbox-1", self.folder / f"outbox-{self.made + 1}"
         is_copied = self.settings.mishap == COPY
         with self.board.attended():
             try:
                 self.board.erase("outbox", to)
-            except FileNotFoundError:  # it had not been made yet
+            except FileNotFoundError:  # not made yet
                 return
             if is_copied:
                 self.board.put("outbox", first)
@@ -76,10 +75,9 @@ class Mishaps:
         self.made += 1
 
     async def restore(self) -> None:
-        """The queue manager is off, and its mishap happens. What it got after the backup is gone, and kept here. It is
-        off for as many seconds as it has lived, each of which took one for its sequences: nobody is quicker who puts a
-        backup back.
-        """
+        """Apply the mishap to the stopped queue manager. The messages since the backup are removed and kept here. The
+        queue manager stays off as long as it has lived, in seconds, because each second took one of its sequences.
+        Nobody restores a backup faster."""
         async with self.manager.using:
             if self.made:
                 had = await self.readings("--peek")
@@ -92,20 +90,19 @@ class Mishaps:
         self.made += 1
 
     async def readings(self, *words: str) -> set[int]:
-        """Those in the queue."""
+        """The readings in the queue."""
         received = read_received(await self.manager.command("receive", QUEUE, "--json", *words))
         return {message.k for message in received if message.k}
 
     async def held(self) -> frozenset[int]:
-        """The readings that waited in the outboxes that were erased, or of which the board could not yet say that they
-        have failed: the power went between the two.
-        """
+        """The readings that waited in erased outboxes. Includes failed readings that the board could not yet report
+        before the power cut."""
         gone = (confirm.WAITING, confirm.DEAD_LETTERED, confirm.DISCARDED)
         rescued = [await self.rescued(folder) for folder in self.erased]
         return frozenset(k for states in rescued for k, state in states.items() if state in gone)
 
     async def rescued(self, folder: Path) -> dict[int, str]:
-        """The states of the readings in an outbox that is here."""
+        """The states of the readings in a local outbox."""
         process = await create_subprocess_exec(
             *self.settings.ordack, "board", "rescue", folder, "--json", stdout=subprocess.PIPE
         )
@@ -114,14 +111,14 @@ class Mishaps:
         return {int(said["label"].removeprefix("reading ")): said["state"] for said in messages}
 
     async def forgotten(self, accepted: Iterable[int]) -> list[int]:
-        """Those of the accepted readings that were to stay in the outbox, and are not there."""
+        """The accepted readings that were to stay in the outbox, but are missing."""
         keeps = self.settings.keeps
         if not keeps:
             return []
         folder = self.folder / "outbox"
         try:
             await elsewhere(lambda: self.board.erase("outbox", folder))
-        except FileNotFoundError:  # it had not been made yet
+        except FileNotFoundError:  # not made yet
             return []
         kept = await self.rescued(folder)
         return [k for k in accepted if k % keeps == 0 and k not in kept]
@@ -129,9 +126,8 @@ class Mishaps:
 
 @dataclass
 class Part:
-    """One board's part of a campaign. `fleet`: the parts of all boards that send to this queue manager, this one too.
-    `close` leaves nothing behind, whenever it is called.
-    """
+    """One board's part of a campaign. fleet: the parts of all boards of this queue manager, including this one. `close`
+    leaves nothing behind, at any time."""
 
     settings: Settings
     board: Board
@@ -163,13 +159,13 @@ class Part:
         }
 
     def totals(self) -> dict[str, int]:
-        """What the live figures are to reach."""
+        """The targets of the live figures."""
         plan = self.settings.plan or ()
         counts = dict.fromkeys(("sent", "stored", "acknowledged"), self.settings.messages)
         return {**counts, "cuts": len(cuts_of(plan)), "restarts": len(kills_of(plan, BOARD, MANAGER))}
 
     async def count_queue(self) -> None:
-        """Keep `in_queue` up to date through `ordack queue list`: of many boards, the mean."""
+        """Keep `in_queue` up to date through `ordack queue list`; the mean of several boards."""
         while True:
             begun = time.monotonic()
             async with self.manager.using:
@@ -180,7 +176,7 @@ class Part:
             await asyncio.sleep(max(COUNT_INTERVAL_S, COUNT_SHARE * (time.monotonic() - begun)))
 
     async def start_manager(self) -> None:
-        """Start the queue manager, for the boards of the whole fleet. Raises CampaignFailed."""
+        """Start the queue manager for the whole fleet. Raises CampaignFailed."""
         await self.manager.command("init")
         await self.manager.command("queue", "create", QUEUE, "--transactional")
         self.manager.links = [word for campaign in self.fleet for word in campaign.proxy.serve_arguments()]
@@ -198,9 +194,9 @@ class Part:
             await asyncio.sleep(TICK_S)
 
     async def run(self, view: View) -> None:
-        """Start the board, keep killing as planned, and return once all is acknowledged and all faults are made.
+        """Start the board, keep killing as planned, and return once everything is acknowledged and all faults are made.
 
-        Also returns when all is acknowledged with cuts still missing: the verdict says so. Raises CampaignFailed.
+        Also returns when all is acknowledged with cuts still missing; the verdict then says so. Raises CampaignFailed.
         """
         settings = self.settings
         await self.proxy.open(self.manager.address)
@@ -249,7 +245,7 @@ class Part:
             if self.progress.starts.wrong:
                 raise CampaignFailed(self.progress.starts.wrong)
             victim = self.victims[BOARD]
-            # Until the board has started again after a reset, nothing else ends its life: one start would show both
+            # After a reset, wait for the board to start before the next kill: one start would confirm both.
             if not (victim.idle and RESET in self.progress.starts.unseen):
                 victim.tick(self.progress.accepted, now)
             if self.is_withheld:
@@ -269,11 +265,11 @@ class Part:
 
     @property
     def is_withheld(self) -> bool:
-        """The board cannot reach the queue manager yet."""
+        """Is the board still kept from the queue manager?"""
         return self.settings.mishap in WITHHELD and not self.mishaps.made
 
     async def _relent(self, victim: Victim) -> None:
-        """When all, or what there is room for, waits on the board: it starts once more, and what it lacks is there."""
+        """When the board holds all readings, or as many as fit: restart it once more, and lift the restriction."""
         waits = self.progress.accepted == self.settings.messages and victim.finished
         if self.settings.mishap == FULL:
             waits = self.progress.full and victim.idle  # the other kills come later
@@ -303,14 +299,14 @@ class Part:
         return ", ".join(lacking)
 
     async def drain(self) -> list[Received]:
-        """Switch everything off; what the queue holds."""
+        """Switch everything off; returns the queue's messages."""
         for campaign in self.fleet:
             await elsewhere(campaign.board.kill)
         self.manager.stop()
         return read_received(await self.manager.command("receive", QUEUE, "--all", "--json"))
 
     async def judge(self, received: list[Received]) -> None:
-        """Compare what the queue held of this board, which is off, with its ledger."""
+        """Compare this board's messages in the queue with its ledger. The board is off."""
         figures = self.result
         content = await elsewhere(lambda: self.board.read_file(sensor.LEDGER))
         (self.folder / sensor.LEDGER).write_bytes(content)
@@ -330,7 +326,7 @@ class Part:
         figures.failure = figures.failure or self.progress.starts.wrong or None
 
     async def judge_traffic(self) -> None:
-        """Hold what went over the link against the specification. Raises CampaignFailed if it cannot be read."""
+        """Check the captured traffic against the specification. Raises CampaignFailed if it is unreadable."""
         if self.tap is not None:
             self.tap.close()
             if self.tap.failure:
@@ -343,15 +339,15 @@ class Part:
             raise CampaignFailed(f"the capture of the link cannot be judged: {error}") from None
 
     async def close(self) -> None:
-        """Kill every process and drop every connection, also where one of them fails, as a relay that does not
-        answer. Raises OSError."""
-        async with AsyncExitStack() as parts:  # the last one is closed first
+        """Kill every process and drop every connection, even if one of them fails, such as a silent relay. Raises
+        OSError."""
+        async with AsyncExitStack() as parts:  # closed in reverse order
             parts.push_async_callback(self.proxy.close)
             parts.callback(self.manager.close)
             parts.push_async_callback(elsewhere, self.board.close)
 
     def fail(self, error: Exception) -> None:
-        """It has ended early, by this."""
+        """End the part early with this error."""
         self.result.fail(error, self.logs())
 
     def keep(self) -> None:
@@ -362,7 +358,7 @@ class Part:
         (self.folder / "queue_manager.log").write_text(self.manager.log.tail(sys.maxsize))
 
     def fill(self) -> None:
-        """What was made of the plan, and how much went over the link."""
+        """Record the executed faults and the traffic."""
         figures, progress, victims = self.result, self.progress, self.victims
         figures.cuts, figures.accepted, figures.acknowledged = self.schedule.made, progress.accepted, progress.stored
         figures.core, figures.told, figures.mishaps = progress.core, sorted(progress.told), self.mishaps.made
@@ -374,7 +370,7 @@ class Part:
         figures.bytes_up, figures.bytes_down = self.schedule.forwarded.values()
 
     def logs(self) -> str:
-        """The ends of both logs."""
+        """The last lines of both logs."""
         return "\n".join(
             f"--- the last lines of the {name}:\n{log.tail() or '(nothing)'}"
             for name, log in (("board", self.board.log), ("queue manager", self.manager.log))
@@ -382,7 +378,6 @@ class Part:
 
 
 def is_captured(settings: Settings) -> bool:
-    """Whether the traffic is captured and judged. A folder that is erased or put back, of either end, repeats numbers
-    in its new life.
-    """
+    """Is the traffic captured and judged? Not if an erased or restored folder of either end repeats numbers in its new
+    life."""
     return settings.application == SENSOR and not settings.tls and settings.mishap not in (*BEFALL, RESTORE)

@@ -1,10 +1,10 @@
-"""Campaign over the whole way, with kills: board, `ordack serve`, `ordack export`, `ordack pipeline ingest`, table.
+"""Campaign over the whole pipeline, with kills: board, `serve`, `export`, `ingest`, table.
 
     python -m hil.pipeline --messages 2000 --kills 5 --seed 7 [--json]
 
-Everything is seen from outside, as in campaign.py. A kill comes at a planned count: of readings accepted for the board,
-stored for the queue manager, in segments for the export, and in the table, a Delta Lake, for the ingest. Of the ingest
-in turn Python and Java are killed together, or Python alone, when Java lives on for a moment.
+The campaign observes only from outside, as campaign.py. A kill comes at a planned count of readings: accepted for the
+board, stored for the queue manager, in segments for the export, in the Delta Lake table for the ingest. Kills of the
+ingest alternate: Python and Java together, or Python alone, while Java lives on for a moment.
 
 Exit status: 0 every reading is in the table once and in order, nothing is left elsewhere, and every kill was made; 1
 not so; 2 wrong use; 3 the rig failed.
@@ -40,10 +40,10 @@ from hil.victims import TICK_S, Victim, elsewhere
 ARTEFACTS = ROOT / "build" / "pipeline"
 SEGMENTS, TABLE = "segments", "table"
 KILLED = ("board", "queue manager", "export", "ingest")
-PATIENCE_S = 300.0  # a Spark session on a busy machine takes its time
+PATIENCE_S = 300.0  # a Spark session starts slowly on a busy machine
 STATUS_DEADLINE_S = 60.0
 LOOK_S = 0.1  # between two looks at the table
-QUICK_START = tuple(  # no life of it is long
+QUICK_START = tuple(  # because each life is short
     f"{name}={value}" for name, value in ({"spark.driver.extraJavaOptions": QUICK_JVM} | INTERPRETED).items()
 )
 EXPORT = ("export", QUEUE, "--store", "store", "--to", SEGMENTS, "--follow", "--json", "--rows", "25", "--age", "0.2")
@@ -53,7 +53,7 @@ SPARK = ("--master", "local[2]", *(word for one in QUICK_START for word in ("--c
 
 @dataclass(frozen=True)
 class Settings:
-    """What a campaign is to do. `kills`: of each of `KILLED`."""
+    """The settings of a campaign. `kills`: for each of `KILLED`."""
 
     messages: int = 2000
     kills: int = 5
@@ -66,7 +66,7 @@ class Settings:
 
 
 def rows_of(table: Path) -> int:
-    """The rows that belong to the table, seen without Spark."""
+    """The number of the table's rows, read without Spark."""
     return DeltaTable(table).count() if DeltaTable.is_deltatable(str(table)) else 0
 
 
@@ -91,7 +91,7 @@ def messages_of(table: Path) -> list[Received]:
 
 @dataclass
 class Figures(Run):
-    """How a campaign went. left: messages that are still in queues."""
+    """The results of a campaign. left: messages still in queues."""
 
     kills: dict[str, int] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Figures(Run):
     left: int = 0
 
     def shortcomings(self) -> list[str]:
-        """As Run has it."""
+        """As Run.shortcomings."""
         reasons = super().shortcomings()
         if self.comparison is None:
             return [*reasons, "there is no verdict"]
@@ -113,14 +113,14 @@ class Figures(Run):
         return reasons
 
     def line(self) -> str | None:
-        """As Run has it."""
+        """As Run.line."""
         killed = ", ".join(f"{name} {count}" for name, count in self.kills.items())
         line = super().line()
         return line and f"{line}; {self.segments} segments; kills: {killed}; {self.seconds:.1f} s"
 
 
 class PipelineCampaign:
-    """One run: the parts while they live."""
+    """One run: its parts while they live."""
 
     def __init__(self, settings: Settings, folder: Path, board: Board) -> None:
         self.settings = settings
@@ -139,7 +139,7 @@ class PipelineCampaign:
             self.victims[name] = Victim(name, end, plan)
 
     async def run(self, figures: Figures) -> None:
-        """From the first reading to the last row. Raises CampaignFailed."""
+        """Run from the first reading to the last row. Raises CampaignFailed."""
         settings = self.settings
         await self.manager.command("init")
         await self.manager.command("queue", "create", QUEUE, "--transactional")
@@ -163,7 +163,7 @@ class PipelineCampaign:
     def _stop(self) -> None:
         self.board.kill()
         self.ingest.stop()
-        try:  # none of the lives before has come to its end
+        try:  # no earlier life has come to its end
             self.ingest.log.wait_for(lambda text: text.startswith('{"table"'), STATUS_DEADLINE_S)
         except TimeoutError:
             raise CampaignFailed("the ingest has not told, at its end, what it has put into the table") from None
@@ -200,7 +200,7 @@ class PipelineCampaign:
             if now > changed + PATIENCE_S or now > begun + self.settings.deadline_s:
                 raise CampaignFailed(f"no progress for {now - changed:.0f} s: {counts}")
             await asyncio.sleep(TICK_S)
-        # The last lives, too, have to show that they go on: with nothing to do they must wait, not end.
+        # The last lives must also go on: without work they must wait, not end.
         complaint = "a service does not begin again"
         await self._until(lambda: self.manager.listening() and self.export.alive, complaint)
         await self._until(self.ingest.has_children, complaint)
@@ -216,16 +216,15 @@ class PipelineCampaign:
                 parts.callback(end)
 
     def logs(self) -> str:
-        """The ends of all logs."""
+        """The last lines of all logs."""
         logs = {"board": self.board.log, "queue manager": self.manager.log}
         logs |= {"export": self.export.log, "ingest": self.ingest.log}
         return "\n".join(f"--- the last lines of the {name}:\n{log.tail()}" for name, log in logs.items())
 
 
 async def run_campaign(settings: Settings) -> Figures:
-    """Run a campaign; its figures, whether it went well or not. Keeps everything below `settings.artefacts` if it did
-    not. Raises BoardMissing, and OSError.
-    """
+    """Run a campaign; returns its figures, even after a failure. A failed campaign keeps its folder below
+    `settings.artefacts`. Raises BoardMissing, and OSError."""
     figures = Figures(settings.seed, settings.messages, asked=dict.fromkeys(KILLED, settings.kills))
     begun = time.monotonic()
     with new_folder(settings.artefacts, f"seed-{settings.seed}") as (folder, keep):

@@ -1,4 +1,4 @@
-"""TLS between a board and its queue manager: a plant with an authority and certificates of its own."""
+"""TLS between a board and its queue manager: a plant with its own authority and certificates."""
 
 from pathlib import Path
 
@@ -10,9 +10,8 @@ DAYS = 2
 
 
 def secure(folder: Path, address: tuple[str, int]) -> dict[str, object]:
-    """Let the queue manager of the store in `folder` listen at `address` for this board alone, over TLS; the settings
-    of the board. Raises OSError.
-    """
+    """Let the queue manager of the store in `folder` listen at `address`, over TLS, for this board only. Returns the
+    board's settings. Raises OSError."""
     made = folder / "tls"
     certificates.init(made, "plant of a campaign", DAYS)
     certificates.issue(made, MANAGER, [], DAYS)

@@ -1,4 +1,4 @@
-"""How far a campaign's board is, as its output says."""
+"""The progress of a campaign's board, from its output."""
 
 import json
 import secrets
@@ -12,10 +12,10 @@ AHEAD = "ahead"
 
 
 class Starts:
-    """How often the board says that it has started, held against what ended its lives.
+    """The starts that a board reports, compared with the ends of its lives.
 
-    A cut of the power has happened if the next life says a higher number, a reset if the same life does. A board starts
-    once in each life, and once for each reset; `wrong` has the sentence if it has not.
+    A power cut is confirmed when the next life reports a higher number, a reset when the same life does. A board starts
+    once per life, and once per reset; otherwise `wrong` has the message.
     """
 
     def __init__(self) -> None:
@@ -26,15 +26,15 @@ class Starts:
 
     @property
     def unseen(self) -> list[str]:
-        """The ways in which lives were ended of which the board has not shown yet that it has started again."""
+        """The ways in which lives ended that no reported start has confirmed yet."""
         return [way for _, way in self._ended]
 
     def end(self, life: int, way: str) -> None:
-        """This life is ended now, in this way."""
+        """Record that this life ends now, in this way."""
         self._ended.append((life, way))
 
     def said(self, life: int, count: int) -> None:
-        """The board says in this life that it has started so often."""
+        """Record the number of starts that the board reports in this life."""
         if not count or life < self._life:  # a line of an ended life may come late
             return
         planned = self.count + life - self._life + self.unseen.count(RESET)
@@ -52,9 +52,9 @@ class Starts:
 
 @dataclass
 class Progress:
-    """What the board's output says: the highest figures of all lives, its core, and its error if it gave one.
+    """The content of the board's output: the highest figures of all lives, its core, and its error, if any.
 
-    Only lines with the identity `campaign` count: lines of an earlier program, before it is replaced, do not.
+    Only lines with the identity `campaign` count; lines of an earlier program do not.
     """
 
     campaign: str = field(default_factory=lambda: secrets.token_hex(4))
@@ -76,13 +76,12 @@ class Progress:
 
     @property
     def sessions(self) -> int:
-        """Sessions that the board has had, in all its lives."""
+        """Sessions of the board, in all its lives."""
         return self.sessions_before + self.sessions_now
 
     def read(self, log: Log) -> None:
-        """Take in what the log has got since the last time. Lines that are no JSON objects of this campaign
-        (torn, tracebacks, of another program) are passed over.
-        """
+        """Read the new lines of the log. Ignores lines that are no JSON objects of this campaign: torn lines,
+        tracebacks, other programs."""
         lines = log.since(self.mark)
         self.mark += len(lines)
         for line in lines:

@@ -1,4 +1,4 @@
-"""The queue manager of a campaign: `ordack serve` as a process that dies as planned, and the commands beside it."""
+"""The queue manager of a campaign: `ordack serve` as a process to kill, and commands on its store."""
 
 import asyncio
 import re
@@ -17,11 +17,11 @@ QUEUE = "line1"
 
 
 class CampaignFailed(Exception):
-    """The campaign cannot come to its end; the text says what is missing and shows the ends of the logs."""
+    """The campaign cannot be completed; the text names the missing part and shows the ends of the logs."""
 
 
 class Service(Mortal):
-    """An `ordack` command that runs until it is killed, as a process group of its own."""
+    """An `ordack` command that runs until it is killed, in its own process group."""
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         self._command = list(command)
@@ -35,7 +35,7 @@ class Service(Mortal):
         return self.process is not None and self.process.alive
 
     def has_children(self) -> bool:
-        """Whether it has started another process: an ingest, that heeds signals by then, has Java started."""
+        """Has it started another process? An ingest that has started Java heeds signals."""
         if self.process is None or not self.process.alive:
             return False
         return bool(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text())
@@ -45,18 +45,18 @@ class Service(Mortal):
         self.process = Process(self._command, self.log, self.life, self._folder)
 
     def kill(self) -> None:
-        """SIGKILL to the whole group."""
+        """Kill the whole group with SIGKILL."""
         if self.process is not None:
             self.process.kill()
 
     def reset(self) -> None:
-        """SIGKILL to the process alone, and begin again."""
+        """Kill the process alone with SIGKILL, and restart it."""
         if self.process is not None:
             self.process.kill_alone()
         self.power_up()
 
     def stop(self) -> None:
-        """SIGTERM. Raises CampaignFailed if it does not end cleanly."""
+        """Send SIGTERM. Raises CampaignFailed on an unclean end."""
         if self.process is not None:
             self.process.stop()
             if self.process.status != 0:
@@ -66,9 +66,7 @@ class Service(Mortal):
 
 
 class QueueManager(Service):
-    """`ordack serve` as a process of its own: a victim like a board, and the commands that look at its store from
-    outside.
-    """
+    """`ordack serve` as a process: a victim like a board, with commands that inspect its store from outside."""
 
     def __init__(self, ordack: Sequence[str], folder: Path) -> None:
         super().__init__((), folder)
@@ -84,13 +82,13 @@ class QueueManager(Service):
         """Nothing, if its file says where and how it listens."""
 
     def power_up(self) -> None:
-        """Start it, on the port that is its own, also while it is off. `listening` tells when it is ready."""
+        """Start it on its reserved port. `listening` tells when it is ready."""
         self._mark = self.log.mark()
         self._command = [*self._ordack, "serve", "--store", "store", *self.listen, *self.links]
         super().power_up()
 
     def listening(self) -> bool:
-        """Whether this life has said that it listens. Raises CampaignFailed if it does so on another port."""
+        """Has this life reported that it listens? Raises CampaignFailed for another port."""
         for line in self.log.since(self._mark):
             if match := re.fullmatch(r"listening on (.+):(\d+)", line.text):
                 if int(match[2]) != self.address[1]:
@@ -101,13 +99,13 @@ class QueueManager(Service):
         return False
 
     def close(self) -> None:
-        """Kill it for good: others may have its port."""
+        """Kill it for good, and release its port."""
         self.kill()
         self._held.close()
 
     async def command(self, *words: str) -> str:
         """Run `ordack WORDS --store ...` and return what it prints. Raises CampaignFailed if it fails or hangs."""
-        with tempfile.TemporaryFile() as output:  # a file, not a pipe: `receive` then removes many with one commit
+        with tempfile.TemporaryFile() as output:  # with a file, not a pipe, `receive` removes many messages per commit
             return await self._run(words, output)
 
     async def _run(self, words: Sequence[str], output: BinaryIO) -> str:

@@ -1,6 +1,6 @@
-"""How Spark starts quickly for what does not live long: campaigns, and tests."""
+"""Settings that start Spark quickly, for short-lived campaigns and tests."""
 
-# Switches of a JVM: it gains nothing from the second compiler, or from threads that collect garbage.
+# JVM switches: short runs gain nothing from the second compiler or from parallel garbage collection.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# Settings of a session: code that is made for each query costs more than it saves.
+# Session settings: generating code for each query costs more than it saves.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}

@@ -1,4 +1,4 @@
-"""Real boards as campaigns see them: a microcontroller at a serial port, whose power a driver of labgrid switches."""
+"""Real boards for campaigns: a microcontroller at a serial port, whose power a labgrid driver switches."""
 
 import contextlib
 import copy
@@ -55,11 +55,11 @@ def clean(path):
 for path in {0!r}:
     clean(path)
 """
-# Serial ports: found by what describes them, and claimed
+# Serial ports: found by their description, and claimed
 
 
 def identity(port: Resource) -> str:
-    """What tells this port from others, wherever it is plugged in."""
+    """Identifies this port, wherever it is plugged in."""
     if isinstance(port, USBResource):
         match = {key: value for key, value in port.match.items() if not key.endswith("SUBSYSTEM")}
         return ", ".join(f"{key} {match[key]}" for key in sorted(match))
@@ -67,14 +67,14 @@ def identity(port: Resource) -> str:
 
 
 def aliases(port: Resource) -> list[str]:
-    """By what else a file of boards may describe a USB port that is there."""
+    """Other descriptions that a file of boards may use for a connected USB port."""
     found = getattr(port, "device", None)
     properties = found.properties if found is not None else {}
     return [f"{key} {properties[key]}" for key in ("ID_SERIAL_SHORT", "ID_PATH") if properties.get(key)]
 
 
 def claimed(claim: Claim, names: Iterable[str]) -> None:
-    """Claim these names, too. Raises BoardMissing."""
+    """Claim further names. Raises BoardMissing."""
     try:
         claim.add(names)
     except NoBoard as error:
@@ -82,7 +82,7 @@ def claimed(claim: Claim, names: Iterable[str]) -> None:
 
 
 def devices(port: USBResource) -> list[str]:
-    """Every serial port of this machine that fits the match of this resource, not only the first one."""
+    """Every local serial port that matches this resource, not only the first one."""
     probe, found = copy.copy(port), []
     for device in pyudev.Context().list_devices(subsystem="tty"):
         probe.device, probe.avail = None, False
@@ -92,9 +92,8 @@ def devices(port: USBResource) -> list[str]:
 
 
 def url(port: Resource, deadline_s: float = PORT_DEADLINE_S, stop: threading.Event | None = None) -> str:
-    """Where pyserial finds a port, as soon as it is there; empty if it is not there when `stop` is set. Raises
-    BoardMissing if it is not by the deadline, or if two ports of this machine fit what describes it.
-    """
+    """The pyserial URL of a port, once the port exists; empty if `stop` is set first. Raises BoardMissing after the
+    deadline, or if two local ports match the description."""
     if isinstance(port, NetworkSerialPort):
         kind, settings = ("rfc2217", "?ign_set_control") if port.protocol == "rfc2217" else ("socket", "")
         return f"{kind}://{port.host}:{port.port}{settings}"
@@ -116,14 +115,14 @@ def url(port: Resource, deadline_s: float = PORT_DEADLINE_S, stop: threading.Eve
 
 @functools.cache
 def compiled_modules() -> "tempfile.TemporaryDirectory[str]":
-    """The modules of this checkout as boards load them, compiled now, with the native modules of the last build."""
+    """The modules of this checkout, compiled now for boards, with the native modules of the last build."""
     folder = tempfile.TemporaryDirectory(prefix="modules-")
     compile_all(MPY_CROSS, Path(folder.name))
     return folder
 
 
 def digest(folder: Path) -> str:
-    """SHA-256 of the names and contents of its files, in hexadecimal."""
+    """SHA-256 of the files' names and contents, in hexadecimal."""
     made = hashlib.sha256()
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         made.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes())
@@ -131,22 +130,21 @@ def digest(folder: Path) -> str:
 
 
 def failed(board: str, error: Exception) -> RigFailed:
-    """What a driver of labgrid's says, and what the command said that it has run."""
+    """An error with the text of a labgrid driver and the output of the command that it ran."""
     said = getattr(error, "output", b"") or b""
     text = f"{getattr(error, 'msg', error)} {said.decode(errors='replace')}".strip()
     return RigFailed(f"board {board}: {text.removeprefix(f'board {board}: ')}")
 
 
 def bounded(board: str, complaint: str, what: Callable[[], None], seconds: float) -> None:
-    """Do what a driver of labgrid's does, in a thread; at the deadline the processes that it has started, and theirs,
-    are killed. Raises RigFailed.
-    """
+    """Run a labgrid driver's action in a thread; the deadline kills the thread's child processes and their descendants.
+    Raises RigFailed."""
     errors: list[Exception] = []
 
     def work() -> None:
         try:
             what()
-        except Exception as error:  # noqa: BLE001 - each kind of driver has its own
+        except Exception as error:  # noqa: BLE001 - each kind of driver has its own errors
             errors.append(error)
 
     working = threading.Thread(target=work, daemon=True)
@@ -163,8 +161,8 @@ def bounded(board: str, complaint: str, what: Callable[[], None], seconds: float
 
 
 def _kill_children(thread: Path) -> None:
-    """Those of this thread, and theirs. One that is stopped starts no more."""
-    with contextlib.suppress(OSError):  # one that has ended, or is another user's
+    """Kill the children of this thread and their descendants. Stopping them first prevents new processes."""
+    with contextlib.suppress(OSError):  # it has ended, or belongs to another user
         for pid in (thread / "children").read_text().split():
             os.kill(int(pid), signal.SIGSTOP)
             for other in Path(f"/proc/{pid}/task").iterdir():
@@ -173,9 +171,8 @@ def _kill_children(thread: Path) -> None:
 
 
 class Switch:
-    """Of the power of a board; any of labgrid's. It raises OSError if it fails, whatever kind it is, or does not
-    answer: many of labgrid's wait for ever.
-    """
+    """A board's power switch, any of labgrid's. Every failure raises OSError, also a missing answer: many labgrid
+    drivers wait forever."""
 
     def __init__(self, power: Any, off_s: float, board: str) -> None:
         self._power = power
@@ -185,7 +182,7 @@ class Switch:
         self.times = 0
 
     def on(self) -> None:
-        """After it was off for so long as it must be; `times` counts that."""
+        """Switch on after the minimum off-time; `times` counts the calls."""
         self.times += 1
         time.sleep(max(0.0, self._off_at + self._off_s - time.monotonic()))
         self.do("power switch", self._power.on)
@@ -195,14 +192,13 @@ class Switch:
         self._off_at = time.monotonic()
 
     def do(self, name: str, what: Callable[[], None]) -> None:
-        """Whatever of labgrid's this is, it ends. Raises OSError."""
+        """Run a labgrid action with a deadline. Raises OSError."""
         bounded(self._board, f"its {name} has not answered for", what, SWITCH_DEADLINE_S)
 
 
 class LabBoard(Board):
-    """A real board at a serial port, which is locked. Its switch may take seconds: who has an event loop calls from a
-    thread.
-    """
+    """A real board at a claimed serial port. Its switch may take seconds, so programs with an event loop call from a
+    thread."""
 
     def __init__(self, node: Any, application: Path) -> None:
         self.target = node.target.name
@@ -239,23 +235,23 @@ class LabBoard(Board):
             activate = functools.partial(self._node.target.activate, driver)
             try:
                 bounded(self.target, f"{type(driver).__name__} does not begin within", activate, SWITCH_DEADLINE_S)
-            except OSError as error:  # what a driver needs is not there
+            except OSError as error:  # a requirement of the driver is missing
                 raise BoardMissing(str(error)) from None
 
     def _found_line(self) -> Path | None:
-        """Where its serial link can be met; None: it has a network. Raises BoardMissing, RigFailed."""
+        """The path of its serial link; None: the board has a network. Raises BoardMissing, RigFailed."""
         if self._node.line is None:
             return None
         port = self._node.target.get_resource("SerialPort", name=self._node.line, wait_avail=False)
         self.find_line = lambda: Path(url(port, 0.0))
         try:
             return self.find_line()
-        except BoardMissing:  # it may be there only while the board is on
+        except BoardMissing:  # the port may exist only while the board is on
             try:
                 self.switch.on()
                 return Path(url(port))
             finally:
-                with contextlib.suppress(OSError):  # whatever uses it next is told
+                with contextlib.suppress(OSError):  # the next user of the switch gets the error
                     self.switch.off()
 
     @property
@@ -264,7 +260,7 @@ class LabBoard(Board):
 
     @property
     def alive(self) -> bool:
-        """Raises OSError: its port has gone."""
+        """Is the board on? Raises OSError: its port has gone."""
         is_alive = self._reader is not None and self._reader.is_alive()
         if self._lost and not is_alive:
             raise OSError(self._lost)
@@ -277,7 +273,7 @@ class LabBoard(Board):
 
     @contextlib.contextmanager
     def asked(self) -> Iterator[Repl]:
-        """Its REPL, of a board that is off before and after, or that of who asks it already. Raises OSError."""
+        """The REPL of a board that is off before and after, or the REPL in use already. Raises OSError."""
         if self._repl is not None:
             yield self._repl
             return
@@ -316,7 +312,7 @@ class LabBoard(Board):
                 repl.write(name, data)
 
     def _deploy_modules(self, repl: Repl) -> None:
-        """What is tested; a firmware with frozen modules is tested as it is. Raises OSError, BoardError."""
+        """Copy the modules under test, unless the firmware has frozen modules. Raises OSError, BoardError."""
         _, _, self._is_frozen = repl.run(CORE)
         if self._is_frozen:
             return
@@ -359,7 +355,7 @@ class LabBoard(Board):
         self._silence()
 
     def _silence(self) -> None:
-        """Hear it no more: its port is free."""
+        """Stop reading, which frees the port."""
         self._stop.set()
         if self._reader is not None:
             self._reader.join()
@@ -372,7 +368,7 @@ class LabBoard(Board):
         self._reader.start()
 
     def _read(self, life: int) -> None:
-        """Keep what the board says while it is on."""
+        """Log the board's output while it is on."""
         try:
             for text in self._node.micropython.lines(self._stop):
                 self.log.append(Line(life, text))

@@ -1,4 +1,4 @@
-"""The verdict of a campaign: compares what the application recorded with what the queue holds; shows the figures."""
+"""The verdict of a campaign: compares the application's ledger with the queue, and shows the figures."""
 
 import base64
 import binascii
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Received:
-    """One message of the queue, in the order of receiving. `k` is None if the label is not that of a reading."""
+    """One message of the queue, in receiving order. `k` is None if the label is not that of a reading."""
 
     k: int | None
     label: str
@@ -55,10 +55,7 @@ class Received:
 
 
 def read_ledger(data: bytes) -> list[Entry]:
-    """The ledger's entries. A last line without its end was never finished and does not count.
-
-    Raises ValueError for a line that is not one.
-    """
+    """The ledger's entries, without an unfinished last line. Raises ValueError for a malformed line."""
     entries = []
     for line in data.split(b"\n")[:-1]:
         match = re.fullmatch(rb"(\d+) (\d+) ([0-9a-f]{8}) (\d+)( found)?", line)
@@ -69,7 +66,7 @@ def read_ledger(data: bytes) -> list[Entry]:
 
 
 def read_received(text: str) -> list[Received]:
-    """The messages that `ordack receive --json` printed. Raises ValueError or KeyError for anything else."""
+    """The messages in the output of `ordack receive --json`. Raises ValueError or KeyError for other text."""
     messages = []
     for line in text.splitlines():
         message = json.loads(line)
@@ -90,9 +87,8 @@ def read_received(text: str) -> list[Received]:
 
 @dataclass(frozen=True)
 class Erased:
-    """What is known of the outboxes that were erased: the readings that waited in them (`held`), the last ones accepted
-    before (`bases`); and of all readings that the board has called stored (`claimed`).
-    """
+    """The known content of erased outboxes. held: readings that waited there. bases: last readings accepted before the
+    erasures. claimed: all readings that the board reported as stored."""
 
     held: frozenset[int] = frozenset()
     bases: frozenset[int] = frozenset()
@@ -101,11 +97,11 @@ class Erased:
 
 @dataclass
 class Comparison:
-    """What became of each accepted reading. All lists empty means exactly once, in order.
+    """The outcome of each accepted reading. Empty lists mean exactly once, in order.
 
-    `unrecorded` (readings that the ledger lacks), `misrecorded` (entries out of turn), `false` (called stored, and not
-    in the queue) and `forgotten` (not in the outbox, though nobody has received them) accuse the board; the others, the
-    queue. `erased`: those that went with an outbox or a store; no fault.
+    `unrecorded` (missing in the ledger), `misrecorded` (entries out of order), `false` (reported as stored, but not in
+    the queue) and `forgotten` (neither received nor in the outbox) accuse the board; the other lists accuse the queue.
+    `erased`: readings lost with an outbox or a store; no fault.
     """
 
     sent: int
@@ -130,7 +126,7 @@ class Comparison:
         return {name: getattr(self, name) for name in (*names, "forgotten") if getattr(self, name)}
 
     def line(self) -> str:
-        """The sentence that the campaign ends with."""
+        """The final sentence of the campaign."""
         order = "not in order" if self.reordered else "in order"
         text = f"{self.sent} sent, {self.once} received once, {order}"
         text += f", {len(self.lost)} lost, {len(self.duplicated)} duplicated"
@@ -140,12 +136,11 @@ class Comparison:
 
 
 def compare(messages: int, ledger: list[Entry], received: list[Received], erased: Erased = Erased()) -> Comparison:
-    """Hold the queue against the ledger of an application that was to send readings 1 to `messages`.
+    """Compare the queue with the ledger of an application that was to send readings 1 to `messages`.
 
-    A reading is told by its label. It must be there once, as large and with the CRC-32 that the ledger says, with
-    that MessageID, from one source, as a normal transactional message; reading numbers and (TxSequenceID,
-    TxSequenceNumber) must both rise. After an outbox was erased another source begins, once for each; the reading that
-    was under way then may have come from the one before, too.
+    The label identifies a reading. It must be there once, with the ledger's size, CRC-32 and MessageID, from one
+    source, as a normal transactional message. Reading numbers and (TxSequenceID, TxSequenceNumber) must both rise. Each
+    erased outbox starts a new source; the reading in flight at that moment may come from the old source too.
     """
     recorded = {entry.k: entry for entry in ledger}
     received = [
@@ -185,7 +180,7 @@ def compare(messages: int, ledger: list[Entry], received: list[Received], erased
 
 
 def _differences(entry: Entry, message: Received, source: str) -> Iterable[str]:
-    """What is not as it was sent, a sentence each."""
+    """The differences between the sent and the received message, a sentence each."""
     if message.size != entry.size:
         yield f"{message.size} bytes instead of {entry.size}"
     elif message.crc32 != entry.crc32:
@@ -202,7 +197,7 @@ def _differences(entry: Entry, message: Received, source: str) -> Iterable[str]:
 
 @dataclass
 class Run:
-    """What every campaign says at its end. failure: what has ended it early; rig_failed: that was the rig's."""
+    """The results that every campaign has. failure: the reason of an early end; rig_failed: the rig caused it."""
 
     seed: int
     messages: int
@@ -214,7 +209,7 @@ class Run:
     artefacts: str | None = field(default=None, kw_only=True)
 
     def fail(self, error: Exception, logs: str = "") -> None:
-        """An error has ended the campaign; the first one counts. An OSError is the rig's. logs: their ends."""
+        """Record the error that ended the campaign; the first one counts. An OSError is the rig's. logs: their ends."""
         if self.failure is None:
             self.failure, self.rig_failed = f"{error}\n{logs}".rstrip(), isinstance(error, (OSError, BoardMissing))
 
@@ -230,11 +225,11 @@ class Run:
     def status(self) -> int:
         """The exit status: 0 all is well; 1 not so; RIG_FAILED."""
         found = {*self.traffic, *(self.comparison.faults if self.comparison else ())}
-        found -= {"unrecorded"}  # what a run that ends early has not come to
+        found -= {"unrecorded"}  # an early end leaves readings unrecorded
         return 0 if self.ok else RIG_FAILED if self.rig_failed and not found else 1
 
     def line(self) -> str | None:
-        """The sentence that the campaign ends with; None without a verdict."""
+        """The final sentence of the campaign; None without a verdict."""
         return self.comparison.line() if self.comparison else None
 
     def to_json(self) -> str:
@@ -244,7 +239,7 @@ class Run:
 
 @dataclass
 class Figures(Run):
-    """Everything that a campaign with boards says at its end."""
+    """The results of a campaign with boards."""
 
     board: str
     description: str
@@ -270,7 +265,7 @@ class Figures(Run):
     found_at_restart: int = 0
 
     def shortcomings(self) -> list[str]:
-        """As Run has it."""
+        """As Run.shortcomings."""
         reasons = super().shortcomings()
         if self.comparison is None:
             reasons.append("the queue was not compared with the ledger")
@@ -297,13 +292,13 @@ class Figures(Run):
         return reasons
 
     def symptoms(self) -> set[str]:
-        """In which ways the promise was broken, without figures. That a planned fault was not made is none."""
+        """The kinds of broken promises, without figures. A planned fault that was not made is none."""
         begin = {self.failure.splitlines()[0].split(":")[0]} if self.failure else set()
         found = {"traffic"} if self.traffic else set()
         return begin | found | set(self.comparison.faults if self.comparison else ())
 
     def table(self) -> Table:
-        """The table that the campaign ends with."""
+        """The final table of the campaign."""
         table = Table(title=f"Campaign, seed {self.seed}", show_header=False, title_justify="left")
         table.add_row("board", f"{self.description}; core {self.core}, modules {self.modules[:16] or 'not copied'}")
         for what in self.told:
@@ -321,7 +316,7 @@ class Figures(Run):
 
 
 class View:
-    """Live progress: plain lines, at most one a second, and of each `name` that is one of many."""
+    """Live progress as plain lines, at most one a second per board. name: identifies one of several boards."""
 
     def __init__(self, console: Console, totals: dict[str, int], name: str = "") -> None:
         self._console = console

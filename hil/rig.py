@@ -25,11 +25,11 @@ OFF_S = 3.0
 
 
 class OutputError(Exception):
-    """Standard output takes nothing."""
+    """Standard output cannot be written."""
 
 
 def _say(text: str) -> None:
-    """At once, also into a pipe. Raises OutputError."""
+    """Print at once, also into a pipe. Raises OutputError."""
     try:
         print(text, flush=True)
     except OSError as error:
@@ -37,7 +37,7 @@ def _say(text: str) -> None:
 
 
 def check(environment: Environment, name: str) -> Iterator[str]:
-    """What is found of a board, a sentence each. Raises BoardMissing and OSError for what is not as it must be."""
+    """Findings on a board, a sentence each. Raises BoardMissing and OSError for faults."""
     node = drivers.node_of(environment, name)
     board = LabBoard(node, SENSOR)
     try:
@@ -55,7 +55,7 @@ def check(environment: Environment, name: str) -> Iterator[str]:
 
 
 def status(environment: Environment, name: str) -> Iterator[str]:
-    """Who has a board. Raises BoardMissing."""
+    """The holder of a board. Raises BoardMissing."""
     node = drivers.node_of(environment, name)
     try:
         Claim("somebody who looks", node.identity).release()

@@ -1,4 +1,4 @@
-"""What a campaign is to do: its settings, and the faults that its seed plans."""
+"""The settings of a campaign, and the faults that its seed plans."""
 
 import random
 from collections.abc import Sequence
@@ -33,10 +33,9 @@ OFF_TIME_MAX_S = 0.2
 
 @dataclass(frozen=True)
 class Kill:
-    """One planned kill of `victim`: `delay_s` after `count` readings have been accepted (stored, of the queue manager),
-    off for `off_s`, which is nothing if it is a `RESET`. With `bytes` it comes as soon as so many more have
-    gone upstream, and `delay_s` is how long it waits for them.
-    """
+    """One planned kill of `victim`, `delay_s` after `count` readings were accepted; for the queue manager, stored. The
+    victim is off for `off_s`, 0 for a `RESET`. With `bytes`, the kill comes after so many further upstream bytes, and
+    `delay_s` limits the wait for them."""
 
     count: int
     delay_s: float
@@ -51,15 +50,13 @@ Event = Cut | Kill
 
 @dataclass(frozen=True)
 class Settings:
-    """What a campaign is to do. `patience_s`: seconds without any progress until it fails; `deadline_s`: seconds for
-    all of it. `ahead`: so many readings at most are accepted and not stored yet. It, `max_size` and both times are of
-    the kind of board if they are None. `mishap`: one of `MISHAPS`, what befalls the board the first, third ... time
-    that it is killed, too. Its outbox is erased, without a fixed GUID or with one; or copied, and from then on put back
-    from that copy. The clock is never set then. Or the queue manager is away until all readings wait on the board, or
-    its outbox is full, and its power has been cut once more. Or it befalls the queue manager: a backup is made of its
-    store, which is put back from then on. `tls`: the link is over TLS. `plan`: the faults, in place of those that the
-    seed plans for `cuts` and `kills`.
-    """
+    """The settings of a campaign. `patience_s`: seconds without progress until it fails; `deadline_s`: seconds in all.
+    `ahead`: maximum of accepted readings not stored yet. For None, these and `max_size` come from the kind of board.
+    `mishap`: one of `MISHAPS`, applied at the first, third ... kill of the board. It erases the outbox, without or with
+    a fixed GUID; or copies the outbox once, and restores that copy later. The clock is then never set. Or the queue
+    manager stays away until all readings wait on the board, or its outbox is full, and one more power cut has followed.
+    Or the queue manager's store is backed up once, and restored later. `tls`: use TLS. `plan`: faults, instead of those
+    that the seed plans for `cuts` and `kills`."""
 
     messages: int = 1000
     cuts: int = 50
@@ -85,9 +82,7 @@ class Settings:
             raise ValueError("a link over which no message goes cannot be cut")
 
     def for_board(self, limits: Limits) -> "Settings":
-        """These settings, with what they leave open taken from the kind of board. Raises BoardMissing if they ask more
-        than it can.
-        """
+        """These settings, completed with the limits of the kind of board. Raises BoardMissing beyond a limit."""
         if self.max_size is not None and self.max_size > limits.max_size:
             raise BoardMissing(f"board {self.board} takes bodies of at most {limits.max_size} bytes")
         max_size = limits.max_size if self.max_size is None else self.max_size
@@ -98,25 +93,21 @@ class Settings:
 
     @property
     def is_long(self) -> bool:
-        """More readings than fit into a window wait on the board, twice and more often."""
+        """Do more readings than a window holds wait on the board, at least twice?"""
         ahead = self.ahead or 0
         return ahead > WINDOW and self.messages >= 2 * ahead and self.application == SENSOR
 
     @property
     def keeps(self) -> int:
-        """Each reading whose number this divides stays in the outbox: nobody receives it as long as the board is on.
-        0: none does.
-        """
+        """Readings whose number is a multiple of this stay in the outbox, unreceived while the board is on. 0: none."""
         return max(8, self.messages // KEPT) if self.is_long and not self.mishap else 0
 
     def of_outbox(self) -> dict[str, object]:
-        """What the application is told of it. It is so small that it gives up segments while messages are in them."""
+        """The application's outbox settings. The small capacity forces it to free segments that hold messages."""
         return {"keeps": self.keeps, "capacity": self.traffic(self.ahead) + 4 * SEGMENT_BYTES} if self.keeps else {}
 
     def traffic(self, count: int | None = None) -> int:
-        """Bytes that all messages take on the link, or the first `count`, at least; of settings that leave no size
-        open.
-        """
+        """Least bytes of all messages on the link, or of the first `count`. All sizes must be set."""
         assert self.max_size is not None
         count = self.messages if count is None else count
         sizes = (sensor.size_of(self.seed, k, self.messages, self.max_size) for k in range(1, count + 1))
@@ -126,9 +117,8 @@ class Settings:
 def plan_kills(
     seed: int, victim: str, kills: int, messages: int, ways: Sequence[str] = (POWER,), by_bytes: bool = False
 ) -> list[Kill]:
-    """Plan `kills` kills of one victim, spread over the first nine tenths of `messages`, by `ways` in turn; same
-    arguments, same plan. `by_bytes`: cuts of its power come at a planned byte.
-    """
+    """Plan `kills` kills of one victim over the first nine tenths of `messages`, by `ways` in turn. Same arguments,
+    same plan. by_bytes: power cuts come at a planned byte."""
     rng = random.Random(f"kills/{victim}/{seed}")
     bytes_rng = random.Random(f"bytes/{victim}/{seed}")
     span = 0.9 * messages / max(1, kills)
@@ -137,16 +127,15 @@ def plan_kills(
         count = int(span * (turn + rng.random()))
         delay_s, off_s = round(rng.uniform(0, KILL_DELAY_MAX_S), 4), round(rng.uniform(0, OFF_TIME_MAX_S), 4)
         way = ways[turn % len(ways)]
-        count = max(count, min(messages, int(way == MISHAP)))  # who has accepted one has an outbox
+        count = max(count, min(messages, int(way == MISHAP)))  # an accepted reading means that there is an outbox
         wanted = bytes_rng.randint(1, KILL_BYTES_MAX) if by_bytes and way == POWER else 0
         planned.append(Kill(count, BYTES_PATIENCE_S if wanted else delay_s, off_s, way, wanted, victim))
     return planned
 
 
 def plan_window(settings: Settings, kinds: Sequence[str]) -> tuple[int, list[Cut]]:
-    """So many readings the board sends before anything else befalls it, while no acknowledgement reaches it: as many as
-    it has, more than the window takes. Their cut. Nothing if the board cannot have so many, or there are too few
-    readings or cuts.
+    """Plan the start of a long campaign: the readings that the board sends before other faults, more than a window,
+    while no acknowledgement reaches it; and their cut. (0, []) if the board, the readings or the cuts do not allow it.
     """
     first = settings.ahead or 0
     if not settings.is_long or not settings.cuts or settings.tls or ONE_WAY not in kinds:  # TLS: its opening is longer
@@ -155,7 +144,7 @@ def plan_window(settings: Settings, kinds: Sequence[str]) -> tuple[int, list[Cut
 
 
 def planned(settings: Settings, board: Board) -> Settings:
-    """These settings, which leave no size open, with a plan: their own, or that of their seed."""
+    """These settings, which set all sizes, with a plan: their own, or that of their seed."""
     if settings.plan is not None:
         return settings
     kinds = SERIAL_KINDS if board.line is not None else TCP_KINDS

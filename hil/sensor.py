@@ -1,34 +1,33 @@
-"""The application on the board: sends readings, and keeps a ledger of its own of what the node accepted.
+"""The application on the board: sends readings, and keeps its own ledger of the readings that the node accepted.
 
-Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.py config.json`, a JSON object with
+It runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.py config.json`, a JSON object with
     outbox                  folder of the node's outbox
-    capacity                the outbox's bound, in bytes (the node's own if left out)
-    queue                   format name of the queue where the readings go
-    host, port              where the queue manager is found, on a network
-    lan                     bring the network up first, by DHCP over Ethernet (false if left out)
-    tls                     the link is over TLS: `authority`, `certificate` and `key` in hexadecimal, and `name`, for
-                            which the queue manager's certificate has to be
+    capacity                the outbox's limit, in bytes (default: the node's)
+    queue                   format name of the queue for the readings
+    host, port              address of the queue manager on a network
+    lan                     start the network first, by DHCP over Ethernet (default: false)
+    tls                     use TLS: `authority`, `certificate` and `key` in hexadecimal, and `name`, the name in the
+                            queue manager's certificate
     uart, baud, rxbuf       or the UART to the queue manager: its number, speed and bytes of receive buffer
-    seed, count, max_size   readings 1 to `count`, bodies of 0 to `max_size` bytes (65536 if left out)
-    ahead                   at most so many accepted readings that are not stored yet (64 if left out)
-    keeps                   each reading whose number this divides stays in the outbox until it is received (none if 0)
-    erasures                the outbox may be found erased, or put back from an old copy; the node gets no time then, as
-                            on a board whose clock is at its epoch (false if left out)
-    guid                    the node's GUID in hexadecimal, fixed (its own if left out)
+    seed, count, max_size   readings 1 to `count`, bodies of 0 to `max_size` bytes (default: 65536)
+    ahead                   maximum of accepted readings not stored yet (default: 64)
+    keeps                   readings whose number is a multiple of this stay in the outbox until received (0: none)
+    erasures                the outbox may be erased or restored from an old copy; the node gets no time then, as on
+                            a board whose clock is at its epoch (default: false)
+    guid                    the node's fixed GUID in hexadecimal (default: its own)
 
 Reading k has the label "reading k", and a body made from `seed` and `k`. The ledger `ledger.txt` has one line per
-accepted reading, `k size crc32 MessageID`, written after `send()` returned. If the power goes between the two, the node
-knows more than the ledger: after the restart the sensor asks the node for the last MessageID and adds the missing
-line, with `found` at its end. If the outbox was erased, or is older than the ledger, the sensor goes on behind the last
-reading in the ledger, and says with `base` behind which one its knowledge of what is stored begins anew.
+accepted reading, `k size crc32 MessageID`, written after `send()` returned. A power cut between the two leaves the
+ledger behind the node: after the restart the sensor asks the node for the last MessageID and adds the missing line,
+ending in `found`. If the outbox was erased, or is older than the ledger, the sensor continues after the ledger's last
+reading. `base` then names the reading behind which its knowledge of stored readings begins anew.
 
-Prints JSON lines, each with `campaign`, the identity that its configuration gives, for the rig counts no other lines,
-and with `starts`: how often the application has started since it was deployed. They are {"event": "started", ...}
-first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
-when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up, and of a
-reading that was refused; with `erasures` {"event": "failed", "message_id": ...} of one that was, or is in doubt. What
-the node says of its outbox is in `damage` and `ahead` of all but these, how many sessions it has had in this life in
-`sessions`; `full`: it has refused a reading in this life, which was sent again when there was room.
+Prints JSON lines, each with `campaign`, the identity from the configuration (the rig ignores other lines), and
+`starts`, the number of starts since the deployment. Events: {"event": "started", ...} first, {"accepted": n, "stored":
+n} as the figures grow, {"event": "done"} every second once all is stored, {"event": "error", "reason": ...} before a
+fatal end, and for a refused reading; with `erasures` {"event": "failed", "message_id": ...} for a reading refused or in
+doubt. All but these have the node's `damage` and `ahead`, its `sessions` in this life, and `full`: it has refused a
+reading in this life, which was sent again when there was room.
 """
 
 import asyncio
@@ -67,9 +66,8 @@ def step(x: int) -> int:
 
 
 def size_of(seed: int, k: int, count: int, max_size: int = 65536) -> int:
-    """Body size of reading k in bytes: every power of two is as likely, one reading has exactly `max_size`, another
-    exactly 0.
-    """
+    """Body size of reading k in bytes: every power of two is equally likely. One reading has exactly `max_size`,
+    another exactly 0."""
     if k == 1 + seed % count:
         return max_size
     if k == 1 + (seed + count // 2) % count:
@@ -85,14 +83,14 @@ def size_of(seed: int, k: int, count: int, max_size: int = 65536) -> int:
 
 
 def body_of(seed: int, k: int, size: int) -> bytearray:
-    """The body of reading k: a block of 64 pseudo-random bytes over and over, with k and the offset every 256 bytes."""
+    """The body of reading k: a repeated block of 64 pseudo-random bytes, with k and the offset every 256 bytes."""
     body = bytearray(size)
     fill(memoryview(body), seed, k)
     return body
 
 
 def fill(body: memoryview, seed: int, k: int) -> None:
-    """Make this the body of reading k."""
+    """Fill the buffer with the body of reading k."""
     x = mix(seed ^ 0x5BD1E995, k)
     block = bytearray(64)
     for offset in range(0, 64, 4):
@@ -111,7 +109,7 @@ def line_of(k: int, body: "bytes | bytearray | memoryview", message_id: int, fou
 
 
 def last_noted(path: str) -> "tuple[int, int]":
-    """The last reading in the ledger and its MessageID, zeros if there is none. Cuts off a torn last line."""
+    """The last reading in the ledger and its MessageID, or zeros. Cuts off a torn last line."""
     last = b""
     try:
         with open(path, "rb") as ledger:
@@ -129,7 +127,7 @@ def last_noted(path: str) -> "tuple[int, int]":
 
 
 def last_base() -> "tuple[int, int]":
-    """Behind which reading the outbox began anew, and the last MessageID that it had given then; zeros: it did not."""
+    """The reading behind which the outbox began anew, and its last MessageID then; zeros if it never did."""
     try:
         with open(BASE, "rb") as file:
             base, last = file.read().split()
@@ -139,21 +137,21 @@ def last_base() -> "tuple[int, int]":
 
 
 def append(path: str, line: bytes) -> None:
-    """Append a line to a ledger, for good."""
+    """Append a line to a ledger durably."""
     with open(path, "ab") as ledger:
         ledger.write(line)
         sync(ledger)
 
 
 def sync(file: "Any") -> None:
-    """Make durable what was written; a close does that on LittleFS and FAT only."""
-    file.flush()  # which MicroPython takes for a sync
+    """Make a file durable; closing it does so on LittleFS and FAT only."""
+    file.flush()  # MicroPython treats this as a sync
     if hasattr(os, "fsync"):
         os.fsync(file.fileno())
 
 
 def without_torn_line(path: str) -> None:
-    """Copy the whole lines of a ledger, and put the copy in its place."""
+    """Replace a ledger by a copy of its whole lines."""
     with open(path, "rb") as ledger, open(path + ".new", "wb") as copy:
         for line in ledger:
             if line.endswith(b"\n"):
@@ -163,22 +161,21 @@ def without_torn_line(path: str) -> None:
 
 
 def say(**figures: object) -> None:
-    """One JSON line on the board's output."""
+    """Print one JSON line."""
     figures.update(ALWAYS)
     print(json.dumps(figures))
 
 
 def begin(config: "dict[str, Any]") -> None:
-    """Count this start. From now on each line says for which campaign it is, and how many starts there were."""
+    """Count this start. Each later line names the campaign and the number of starts."""
     append(STARTS, b".")
     ALWAYS["campaign"] = config.get("campaign", "")
     ALWAYS["starts"] = os.stat(STARTS)[6]
 
 
 class Sensor:
-    """The readings of one configuration, sent through `node` (an ordack.node.Node; `core` names the protocol core that
-    it runs on).
-    """
+    """The readings of one configuration, sent through `node` (an ordack.node.Node). core: name of the node's protocol
+    core."""
 
     def __init__(self, config: "dict[str, Any]", node: "Any", core: str) -> None:
         self.config = config
@@ -188,28 +185,26 @@ class Sensor:
         self.base = 0
         self.full = False
         self.shown: "Any" = None
-        # For all of them, at once: when the board has run for a while, its heap may have no piece as large as that.
+        # Allocated once for all bodies: later the heap may have no free block of this size.
         self.body = memoryview(bytearray(config.get("max_size", 65536)))
 
     def stored(self) -> int:
-        """How many of the accepted readings are stored at the destination."""
+        """The number of accepted readings that the destination has stored."""
         return self.accepted - int(self.node.waiting)
 
     def reading(self, k: int) -> memoryview:
-        """The body of reading k, until another one is asked for."""
+        """The body of reading k, valid until the next call."""
         seed = self.config["seed"]
         body = self.body[: size_of(seed, k, self.config["count"], len(self.body))]
         fill(body, seed, k)
         return body
 
     def note(self, k: int, body: memoryview, found: bool = False) -> None:
-        """Append reading k, which was accepted last, to the ledger, for good."""
+        """Append reading k, the last one accepted, to the ledger durably."""
         append(LEDGER, line_of(k, body, self.node.last_message_id, found))
 
     def resume(self) -> None:
-        """Make the ledger agree with the node. Raises ValueError if the node has forgotten, or has made up, an
-        acceptance.
-        """
+        """Make the ledger agree with the node. Raises ValueError if the node forgot or invented an acceptance."""
         self.accepted, noted = last_noted(LEDGER)
         last = self.node.last_message_id
         found = False
@@ -235,11 +230,11 @@ class Sensor:
         self.figures(event="started", found=found, base=self.base, core=self.core)
 
     def now(self) -> "tuple[object, ...]":
-        """What is shown when it has changed."""
+        """The figures to print when they change."""
         return self.accepted, self.stored(), self.full
 
     def show(self) -> None:
-        """Print the figures if they have changed. Raises what has ended the node: nobody else would hear of it."""
+        """Print the figures if they have changed. Raises the node's fatal error, which nobody else would report."""
         if self.node.error is not None:
             raise self.node.error
         figures = self.now()
@@ -248,15 +243,14 @@ class Sensor:
             self.figures()
 
     def figures(self, **more: object) -> None:
-        """Print how far it is, and what the node says of its outbox and its sessions."""
+        """Print the progress, and the node's reports on its outbox and its sessions."""
         damage, ahead, sessions = self.node.damage, self.node.outbox.ahead, self.node.stats.connects
         found = {"damage": damage, "ahead": ahead, "sessions": sessions, "full": self.full}
         say(accepted=self.accepted, stored=self.stored(), **found, **more)
 
     async def run(self) -> None:
-        """Resume, send what is left, wait until all is stored. Raises ValueError as `resume`, and if MessageIDs are
-        not in step; also what has ended the node.
-        """
+        """Resume, send the remaining readings, wait until all are stored. Raises ValueError as `resume`, and for
+        MessageIDs out of step; also the node's fatal error."""
         from ordack.node import OutboxFull
 
         config = self.config
@@ -276,7 +270,7 @@ class Sensor:
                 if self.node.next_message_id != message_id:
                     raise
                 self.full = self.full or isinstance(error, OutboxFull)
-                gc.collect()  # not accepted: when others are stored, there is room
+                gc.collect()  # not accepted: there is room when others are stored
                 await asyncio.sleep(POLL_S)
                 self.show()
                 continue
@@ -294,12 +288,12 @@ class Sensor:
         self.finish()
 
     def finish(self) -> None:
-        """Say that all is done."""
+        """Report that all is done."""
         self.figures(event="done", core=self.core)
 
 
 async def lan_up() -> None:
-    """Bring the Ethernet of a board up; returns when it has an address."""
+    """Start the board's Ethernet; returns when it has an address."""
     import network  # type: ignore[import-not-found,unused-ignore]
 
     lan = network.LAN()
@@ -310,17 +304,17 @@ async def lan_up() -> None:
 
 
 def failed(message: "Any") -> None:
-    """Say that a reading will not be in the queue."""
+    """Report that a reading will not be in the queue."""
     say(event="error", reason="refused, class 0x%04X" % message.conclusion().message_class)
 
 
 def told(message: "Any") -> None:
-    """Say that nobody knows whether a reading is in the queue, or that it is not."""
+    """Report that a reading is not in the queue, or in doubt."""
     say(event="failed", message_id=message.message_id)
 
 
 def secured(host: str, port: int, tls: "dict[str, str]") -> "Any":
-    """A link over TLS, with the files that it needs."""
+    """A TLS link with its files."""
     from ordack.node.tls import TlsLink
 
     files = ("authority", "certificate", "key")
@@ -331,7 +325,7 @@ def secured(host: str, port: int, tls: "dict[str, str]") -> "Any":
 
 
 async def open_node(config: "dict[str, Any]") -> "Any":
-    """The node that the configuration asks for, with its link."""
+    """The configured node, with its link."""
     from ordack.node import Node
 
     connect: Any
@@ -374,7 +368,7 @@ async def main(path: str) -> None:
         raise
     while True:
         await asyncio.sleep(1)
-        sensor.finish()  # who listens to a port may have come late
+        sensor.finish()  # for late listeners on a port
 
 
 if __name__ == "__main__":

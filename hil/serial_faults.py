@@ -1,6 +1,6 @@
-"""Faults on a serial line: bytes lost, changed and made up, and lines that are unplugged for a while.
+"""Faults on a serial line: bytes lost, changed and inserted, and lines unplugged for a while.
 
-`Damage` decides what becomes of each byte, on top of `CutSchedule`; it knows no files and no clock. `SerialFaultProxy`
+`Damage` decides the fate of each byte, on top of `CutSchedule`; it uses no files and no clock. `SerialFaultProxy`
 stands between a board's UART and the pseudo-terminal that the queue manager opens as its serial port.
 
 A serial line has no connections. The time between two faults, or two power cuts of the board, counts as one.
@@ -42,10 +42,10 @@ _HUNG_UP_POLL_S: Final = 0.01
 
 
 class Damage:
-    """What becomes of the bytes of a line, by the planned cuts of `schedule`; `seed` makes their details.
+    """The fate of a line's bytes, by the planned cuts of `schedule`; `seed` determines the details.
 
-    A cut of kind `UNPLUG` drops everything in both directions for a time, one of kind `ONE_WAY` in that where it fell.
-    There `LOSE` drops the bytes behind its position, `FLIP` changes bits of the byte, and `GARBAGE` inserts some.
+    An `UNPLUG` cut drops everything in both directions for a time, a `ONE_WAY` cut in its own direction. At their
+    position, `LOSE` drops the following bytes, `FLIP` changes bits of the byte, and `GARBAGE` inserts bytes.
     """
 
     def __init__(self, schedule: CutSchedule, seed: int) -> None:
@@ -57,14 +57,14 @@ class Damage:
         self._mask = {UP: 0, DOWN: 0}
 
     def restart(self) -> None:
-        """The line is a new one: the board was switched off. A cut that did not fall waits for its turn again."""
+        """Begin a new line after the board was switched off. A cut that did not fall waits for its turn again."""
         self._passage.close()
         self._passage = self._schedule.open()
         self._lost = {UP: 0, DOWN: 0}
         self._mask = {UP: 0, DOWN: 0}
 
     def carry(self, direction: str, data: bytes, now: float) -> bytes:
-        """What arrives when `data` is sent at `now`, in seconds."""
+        """The bytes that arrive when `data` is sent at `now`, in seconds."""
         arriving = bytearray()
         start = 0
         while start < len(data) and now >= self._broken_until[direction]:
@@ -83,7 +83,7 @@ class Damage:
         return bytes(arriving)
 
     def _fall(self, direction: str, arriving: bytearray, now: float) -> None:
-        """The cut whose turn it is falls here."""
+        """Execute the pending cut here."""
         planned = self._passage.planned
         assert planned is not None
         kind, for_s = planned.kind, planned.for_s
@@ -106,11 +106,10 @@ class Damage:
 class SerialFaultProxy:
     """Carries bytes between a board's UART and a pseudo-terminal, through `Damage`.
 
-    `line` is where it meets the board: a serial port, or the path of a Unix socket, which is made and which an emulated
-    board connects to whenever it is on. `find` gives the path of a port that may be there only while the board is on,
-    and raises BoardMissing while it is not. While the board is off, or nobody has the pseudo-terminal open, bytes for
-    it are lost, as on any serial line. While the other end is there they wait: no overrun of its buffers happens that
-    the ends could not avoid.
+    line: the link to the board: a serial port, or the path of a Unix socket, which the proxy makes and an emulated
+    board connects to while on. find: returns the path of a port that may exist only while the board is on; raises
+    BoardMissing otherwise. As on any serial line, bytes are lost while the board is off or the pseudo-terminal is
+    closed. While the other end is there, bytes wait: the proxy causes no buffer overrun that the ends could not avoid.
     """
 
     def __init__(self, schedule: CutSchedule, line: Path, seed: int, find: Callable[[], Path] | None = None) -> None:
@@ -137,8 +136,8 @@ class SerialFaultProxy:
     def serve_arguments(self) -> list[str]:
         return ["--serial", f"{NAME}={self.port}"]
 
-    async def open(self, target: tuple[str, int]) -> None:  # noqa: ARG002 - the queue manager comes to the terminal
-        """Let bytes pass. Raises OSError, termios.error: `line` is no serial port that can be used."""
+    async def open(self, target: tuple[str, int]) -> None:  # noqa: ARG002 - the queue manager opens the terminal
+        """Start carrying bytes. Raises OSError, termios.error: `line` is no usable serial port."""
         damage = Damage(self.schedule, self._seed)
         if self._listener is None:
             with suppress(BoardMissing):
@@ -148,11 +147,11 @@ class SerialFaultProxy:
             carrying = self._carry(self._listener, damage)
         self._tasks.append(asyncio.create_task(carrying))
 
-    def board_settings(self, host: str) -> dict[str, object]:  # noqa: ARG002 - no host is reached over a serial line
+    def board_settings(self, host: str) -> dict[str, object]:  # noqa: ARG002 - a serial line reaches no host
         return {"serial": True}
 
     async def close(self) -> None:
-        """Stop; the pseudo-terminal is gone."""
+        """Stop, and close the pseudo-terminal."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -164,7 +163,7 @@ class SerialFaultProxy:
             self._line.unlink(missing_ok=True)
 
     async def _carry_by_port(self, damage: Damage) -> None:
-        """Carry each time that the port is there."""
+        """Carry bytes whenever the port exists."""
         while True:
             if self._port is None:
                 await self._drain_until(self._port_is_there())
@@ -177,11 +176,11 @@ class SerialFaultProxy:
     async def _port_is_there(self) -> None:
         while self._port is None:
             await asyncio.sleep(_HUNG_UP_POLL_S)
-            with suppress(BoardMissing, OSError, termios.error):  # it is just being made, or has gone again
+            with suppress(BoardMissing, OSError, termios.error):  # it is just appearing, or has gone again
                 self._port = _opened(self._find())
 
     async def _carry(self, listener: socket.socket, damage: Damage) -> None:
-        """Carry for one life of the board after the other."""
+        """Carry bytes for each life of the board."""
         while True:
             await self._drain_until(ready(listener.fileno()))
             connection, _ = listener.accept()
@@ -191,7 +190,7 @@ class SerialFaultProxy:
                 await self._exchange(connection.fileno(), damage)
 
     async def _drain_until(self, there: Awaitable[None]) -> None:
-        """Wait until the board is on; what is sent to it before is lost."""
+        """Wait until the board is on; earlier bytes for it are lost."""
         draining = asyncio.create_task(self._pump(self._read_far, _nowhere, DOWN, None))
         try:
             await there
@@ -240,11 +239,11 @@ class SerialFaultProxy:
                     await write(arriving)
 
     def _nobody_listens(self) -> bool:
-        """Whether nobody has the pseudo-terminal open."""
+        """Is the pseudo-terminal closed at the other end?"""
         return any(event & select.POLLHUP for _, event in self._hung_up.poll(0))
 
     async def _read_far(self) -> bytes:
-        """Bytes from the queue manager, however long that takes."""
+        """Wait for bytes from the queue manager."""
         while True:
             if not self._nobody_listens():
                 with suppress(OSError):  # EIO: closed since
@@ -252,7 +251,7 @@ class SerialFaultProxy:
             await asyncio.sleep(_HUNG_UP_POLL_S)
 
     async def _write_far(self, data: bytes) -> None:
-        """Bytes to the queue manager; lost if it is not there, or takes none for a while."""
+        """Write bytes to the queue manager; they are lost if it is absent, or accepts none for a while."""
         while data and not self._nobody_listens():
             try:
                 data = data[os.write(self._master, data) :]
@@ -267,7 +266,7 @@ class SerialFaultProxy:
 
 
 def _opened(port: Path) -> int:
-    """This serial port, for nobody else. Raises OSError, termios.error."""
+    """Open this serial port exclusively. Raises OSError, termios.error."""
     opened = os.open(port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -279,11 +278,11 @@ def _opened(port: Path) -> int:
 
 
 async def _nowhere(_: bytes) -> None:
-    """Where bytes go that nobody takes."""
+    """Discard bytes."""
 
 
 async def _read(fd: int) -> bytes:
-    """Some bytes; none at the end. Raises OSError."""
+    """Read some bytes; none at the end. Raises OSError."""
     while True:
         try:
             return os.read(fd, _CHUNK)

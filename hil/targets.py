@@ -1,4 +1,4 @@
-"""What the name of a board means: one of the file of boards, or one that needs no hardware."""
+"""The meaning of a board's name: a board of the file of boards, or one that needs no hardware."""
 
 import os
 import shlex
@@ -21,13 +21,13 @@ RIG = ROOT / "rig.yaml"
 
 
 def rig_file() -> Path | None:
-    """The file of boards: what LG_ENV names, else rig.yaml in the checkout; None: there is none, or it is empty."""
+    """The file of boards: LG_ENV, else rig.yaml in the checkout; None if it is missing or empty."""
     found = os.environ.get("LG_ENV") or (str(RIG) if RIG.exists() and RIG.stat().st_size else "")
     return Path(found) if found else None
 
 
 def interpreter(target: str) -> list[str]:
-    """The command that runs a script for `target`. Raises BoardMissing if there is none here."""
+    """The command that runs a script for `target`. Raises BoardMissing without one."""
     if target == "cpython":
         return [sys.executable]
     if target.startswith("exec:"):
@@ -38,20 +38,19 @@ def interpreter(target: str) -> list[str]:
         found = shutil.which(words[0]) if words else None
         if found is None:
             raise BoardMissing(f"{target}: no such program; give a path to one, or one that PATH finds")
-        return [str(Path(found).absolute()), *words[1:]]  # boards run in folders of their own
+        return [str(Path(found).absolute()), *words[1:]]  # boards run in their own folders
     if target not in MICROPYTHON:
         raise BoardMissing(f"no board {target!r}: give one of {', '.join(EMULATED)} or exec:COMMAND")
     return [str(built(MICROPYTHON[target], target))]
 
 
 def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
-    """The board that `target` names, one of the file of boards or one that needs no hardware, switched off; its flash
-    is the not yet existing `folder` if it needs none. Raises BoardMissing.
-    """
+    """The board called `target`, from the file of boards or without hardware, switched off. A board without hardware
+    has its flash in `folder`, which must not exist. Raises BoardMissing."""
     path = rig_file()
     if path is not None:
         try:
-            from hil import drivers  # labgrid is needed only where there is such a file
+            from hil import drivers  # labgrid is needed for such a file only
         except ModuleNotFoundError as error:
             raise BoardMissing(f"{path} needs {error.name}: `make setup-test` installs it") from None
         environment = drivers.load(path)

@@ -1,8 +1,8 @@
 """The traffic of a campaign, captured at the link and judged by the specification.
 
-The ledger and the queue show what became of the readings. A fault of the protocol that the other end made good leaves
-no trace there. The capture shows it: `ordack audit` reads the transactional streams, and `window_faults` checks each
-connection against the rules of windows and acknowledgements.
+Ledger and queue show the outcome of the readings. They hide protocol faults that the other end repaired. The capture
+shows such faults: `ordack audit` reads the transactional streams, and `window_faults` checks each connection against
+the rules of windows and acknowledgements.
 """
 
 import json
@@ -22,7 +22,7 @@ _WORD = 0x10000
 
 
 class Tap:
-    """Writes each byte that a proxy forwards into `folder`, as packets between the board and the queue manager."""
+    """Writes each forwarded byte to captures in `folder`, as packets between the board and the queue manager."""
 
     def __init__(self, folder: Path) -> None:
         self.failure = ""
@@ -32,24 +32,23 @@ class Tap:
         self.failure = str(reason)
 
     def open(self, board: tuple[str, int], manager: tuple[str, int]) -> RecordedConnection:
-        """The board at this address has connected."""
+        """Begin the connection of the board at this address."""
         return self._recorder.connection(board, manager, opened_here=False)
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the remaining packets."""
         self._recorder.close()
 
 
 def judge(ordack: Sequence[str], folder: Path) -> list[str]:
-    """What the captures in `folder` show against the specification, a sentence each. Raises OSError, ValueError,
-    subprocess.SubprocessError: the commands of `ordack` did not read them.
-    """
+    """The violations of the specification in the captures in `folder`, a sentence each. Raises OSError, ValueError,
+    subprocess.SubprocessError if the `ordack` commands cannot read them."""
     captures = sorted(folder.glob(f"{Path(CAPTURE).stem}*{Path(CAPTURE).suffix}"))
     packets = [packet for capture in captures for packet in _json_lines((0, 3), *ordack, "decode", capture)]
     if not packets:
         return []
     found = window_faults(packets)[:_SHOWN]
-    if find_spec("pyspark") is not None:  # else there is no `ordack audit`, as after `make run` alone
+    if find_spec("pyspark") is not None:  # `ordack audit` needs pyspark, which `make run` does not install
         (summary,) = _json_lines((0, 1, 3), *ordack, "audit", *captures, "--no-spark")
         found += [f"{count} times {kind} (`ordack audit`)" for kind, count in summary["violations"].items() if count]
     return found
@@ -63,7 +62,7 @@ def _json_lines(statuses: Sequence[int], *command: str | Path) -> list[dict[str,
 
 
 class _Direction:
-    """What one end has sent on a connection. acknowledged: of that, by the other end. window: that this end told."""
+    """One end's messages on a connection. acknowledged: messages acknowledged by the other end. window: this end's."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -72,15 +71,14 @@ class _Direction:
 
 
 def window_faults(packets: Iterable[dict[str, Any]]) -> list[str]:
-    """Where an end sent more messages than the window of both ends lets through (B-118), or a SessionHeader
-    acknowledges without its base message (B-102, B-103, B-107). packets: as `ordack decode --json` prints them.
-    """
+    """Violations of the window (B-118), and SessionHeaders that acknowledge without their base message (B-102, B-103,
+    B-107). packets: as `ordack decode --json` prints them."""
     ends: dict[str, _Direction] = {}
     found = []
     for packet in packets:
         name, fields = packet.get("connection", ""), packet.get("fields", {})
         if packet["packet"] == "EstablishConnection":
-            ends[name] = _Direction()  # a port may be used again
+            ends[name] = _Direction()  # a port may be reused
         end = ends.setdefault(name, _Direction())
         other = ends.setdefault(">".join(reversed(name.split(">"))), _Direction())
         if parameters := fields.get("ConnectionParametersHeader"):

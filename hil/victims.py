@@ -1,4 +1,4 @@
-"""What is killed and switched on again in a campaign, and when."""
+"""The victims of a campaign: killed and switched on again as planned."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ Work = Callable[[], None]
 
 
 def at_once(work: Work) -> "Future[None]":
-    """Do it now."""
+    """Run the work now."""
     future = Future[None]()
     work()
     future.set_result(None)
@@ -27,14 +27,13 @@ def at_once(work: Work) -> "Future[None]":
 
 
 def beside(work: Work) -> "asyncio.Future[None]":
-    """Do it in a thread: a relay, or a shell command, takes its time, and the proxy goes on meanwhile."""
+    """Run the work in a thread: a relay or a shell command is slow, and the proxy must go on."""
     return asyncio.get_running_loop().run_in_executor(None, work)
 
 
 async def elsewhere(work: Callable[[], T]) -> T:
-    """What it gives. Done in a thread, as `beside`; its end is waited for also when this is cancelled. labgrid, too,
-    wants a thread without a running event loop, for a place at its coordinator.
-    """
+    """The result of the work, run in a thread. Waits for its end even when cancelled. labgrid also needs a thread
+    without an event loop, to reserve a place at its coordinator."""
     future = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(future)
@@ -44,9 +43,8 @@ async def elsewhere(work: Callable[[], T]) -> T:
 
 
 class Victim:
-    """Killed and switched on again as planned while a count grows. `schedule` counts the bytes of its link, `do` does
-    what may take time. `ended` hears in which way a life ends, just before.
-    """
+    """Killed and switched on again as planned while a count grows. schedule: counts the bytes of its link. do: runs
+    slow work. ended: called with the way of each end, just before."""
 
     def __init__(
         self,
@@ -80,13 +78,12 @@ class Victim:
 
     @property
     def idle(self) -> bool:
-        """Nothing is being done to it, and it is on."""
+        """It is on, and no work on it is in progress."""
         return self._off_until is None and self._working is None
 
     def tick(self, count: int, now: float) -> None:
         """Kill or switch on if it is time (`now`: monotonic seconds). Raises CampaignFailed if the victim died by
-        itself, and what `end` raises.
-        """
+        itself, and the errors of `end`."""
         if self._working is not None and not self._worked(now):
             return
         if self._off_until is not None:
@@ -102,9 +99,8 @@ class Victim:
             self._strike(self._plan[self.kills], now, at_byte=False)
 
     def arm(self, count: int, now: float, is_on: bool = True) -> None:
-        """Let the next kill come if it is its turn. A kill that waits for bytes counts them from the first one of a
-        life: it is armed before that begins.
-        """
+        """Arm the next kill if its turn has come. A kill that waits for bytes counts them from the first byte of a
+        life, so it is armed before the life begins."""
         if self._due is not None or self.kills == len(self._plan):
             return
         kill = self._plan[self.kills]
@@ -117,7 +113,7 @@ class Victim:
     def _strike(self, kill: Kill, now: float, at_byte: bool) -> None:
         if self._due is None or kill is not self._plan[self.kills]:
             return  # the bell rang late: `silence` lets bytes pass again
-        if self._working is not None:  # it is just being switched on: at the next tick; nothing passes until then
+        if self._working is not None:  # still being switched on: retry at the next tick; nothing passes until then
             self._due = now
             return
         self.kills += 1
@@ -142,7 +138,7 @@ class Victim:
         self._worked(now)
 
     def _worked(self, now: float) -> bool:
-        """Whether what was begun is done; then its off-time begins."""
+        """Is the current work done? Then the off-time begins."""
         assert self._working is not None
         if self._working.done():
             if self._rings:
@@ -155,6 +151,6 @@ class Victim:
         return self._working is None
 
     async def settle(self) -> None:
-        """Wait for what was begun, whatever becomes of it."""
+        """Wait for the end of the current work, ignoring its errors."""
         while self._working is not None and not self._working.done():
             await asyncio.sleep(TICK_S)
