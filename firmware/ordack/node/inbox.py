@@ -163,7 +163,7 @@ class Inboxes:
     """All inboxes of a node, in its log; messages of the last start are restored.
 
     quota: (bytes, messages) that may wait for the application; a message beyond it is refused with NACK_Q_EXCEED_QUOTA.
-    sources_max: streams remembered (B-435). early_order_ack: ms of silence until an OrderAck leaves ahead of B-045 and
+    sources_max: streams remembered (B-435). early_order_ack: ms of silence until an OrderAck leaves before B-045 and
     B-047; 0: never. clock_skew: s that a sender's clock may be behind.
     """
 

@@ -132,8 +132,8 @@ class Node:
     1970. random: floats from 0 up to 1. on_failed, on_stored, on_connection: see outcomes.Notices. files: instead of
     folder.
 
-    An older Node of this program with the same outbox ends: its calls then raise OutboxError. Raises what outbox.Outbox
-    raises; ValueError for an invalid argument, or an invalid queue in the outbox.
+    An older Node of this program with the same outbox ends: its calls then raise OutboxError. Raises the errors of
+    outbox.Outbox; ValueError for an invalid argument, or an invalid queue in the outbox.
     """
 
     inboxes: "Inboxes | None" = None  # if any

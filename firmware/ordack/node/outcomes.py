@@ -156,7 +156,7 @@ class Outcomes:
         self._spare: "streams.Entry | None" = None  # an unused entry; its key is the next one
         self._spares = 0
 
-    # ---- what is known --------------------------------------------------------------------------
+    # ---- known outcomes -------------------------------------------------------------------------
 
     def of(self, message: "Any") -> confirm.Confirmation:
         """Return the confirmation process of a message, valid until the next call."""
@@ -211,7 +211,7 @@ class Outcomes:
         self._spare = None
         self._spares = 0
 
-    # ---- what a peer says -----------------------------------------------------------------------
+    # ---- packets of a peer ----------------------------------------------------------------------
 
     def received(
         self, packet: "UserMessage | connection.OrderAck | FinalAck", of_peer: "Sequence[confirm.SourceQueue]" = ()
@@ -380,7 +380,7 @@ class Outcomes:
             queue.followed[message.message_id] = message
         message.elsewhere = queue
 
-    # ---- what has ended -------------------------------------------------------------------------
+    # ---- ended messages -------------------------------------------------------------------------
 
     def count(self, message: "Any", before: int, action: int) -> None:
         """Count an event that removed a message from its stream: state before, confirm's action; then `tell`."""

@@ -24,7 +24,7 @@ _CACHE_SHARE = const(32)  # this share of the heap
 class OutboxMessage(log.Stored):
     """A message to be delivered, or kept in the dead-letter queue or the journal.
 
-    error: why it was not accepted. failure: what ended delivery before its end. The node forgets a message that waits
+    error: why it was not accepted. failure: the error that ended delivery. The node forgets a message that waits
     on flash only, behind many others, until the application asks about it.
     """
 

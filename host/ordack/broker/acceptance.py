@@ -290,7 +290,7 @@ class Acceptance:
             return ""
         return self.message(batch, link, packet.message, raw, now, wall)
 
-    # ---- messages that end here
+    # ---- messages for local queues
 
     def _other(self, arriving: Arriving) -> str:
         """Decide about a message that is not transactional."""
@@ -437,7 +437,7 @@ class Acceptance:
             batch.outcomes.report(message)
         return ""
 
-    # ---- messages that are refused
+    # ---- refused messages
 
     def _reject(self, arriving: Arriving, message_class: int) -> str:
         """Refuse a transactional message (B-260).

@@ -218,7 +218,7 @@ class Applications:
                 if found:
                     self._done.append(_taken(application, found))
 
-    # ---- after it
+    # ---- after the transaction
 
     def committed(self) -> None:
         """Record the results, and queue the answers, of a durable transaction."""

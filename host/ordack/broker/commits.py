@@ -49,7 +49,7 @@ def move(
 ) -> tuple[str, int | None] | None:
     """Move a message of the queue `identifier` to a destination as in Letter; None: the original one. in_doubt: also
     move a message that may have been received. Return destination and new message id; None if the message is gone or
-    locked by a receive. Raises what Client.send does, and StoreError."""
+    locked by a receive. Raises the errors of Client.send, and StoreError."""
     store = outcomes.store
     queue = store.queues.find(identifier)
     if queue is None:
@@ -274,7 +274,7 @@ def wait_for(store: Store, find: Callable[[], list[StoredMessage]], timeout: flo
 
 def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | None = None) -> Done:
     """Run a commit in the running transaction, unless its number was already committed. held: the messages that may be
-    removed; None: all that this store took. Raises what Conversation.commit and order do."""
+    removed; None: all that this store took. Raises the errors of Conversation.commit and order."""
     store, commit = outcomes.store, request.commit
     if request.number:
         import cbor2  # commits without a number need no frames

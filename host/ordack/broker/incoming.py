@@ -150,7 +150,7 @@ class IncomingStreams:
             if state.refusing_since and state.last_access - state.refusing_since >= REFUSING_S
         ]
 
-    # ---- messages that come
+    # ---- arriving messages
 
     def is_here(self, user: headers.UserHeader) -> bool:
         """Does the message's destination belong to this queue manager (B-264)?"""
@@ -241,7 +241,7 @@ class IncomingStreams:
             ]
         )
 
-    # ---- FinalAcks that are given up
+    # ---- FinalAcks given up
 
     def surplus(self, queues: Iterable[OutgoingQueue]) -> list[tuple[int, int]]:
         """Return how many of the oldest acknowledgements to give up, by outgoing queue (B-435).
@@ -279,7 +279,7 @@ class IncomingStreams:
                 limited.append(state)
         return limited
 
-    # ---- OrderAcks that are owed
+    # ---- owed OrderAcks
 
     def owe(self, state: IncomingState) -> None:
         """Schedule the stream's OrderAck."""

@@ -290,7 +290,7 @@ class Links:
         connections = {reason: count for reason, count in self.counters.sessions_refused.items() if count}
         return {"connections": connections, "messages": dict(messages)}
 
-    # ---- how they begin
+    # ---- begin
 
     def accept(self, address: str, now: int, hop: Hop | None = None) -> PeerLink | None:
         """Accept a connection from this IP address, or over the serial line `hop`; None: over the limit (B-435)."""
@@ -395,7 +395,7 @@ class Links:
         if not self._at[address]:
             del self._at[address]
 
-    # ---- what comes and goes
+    # ---- input and output
 
     def receive(self, link: PeerLink, data: bytes, now: int) -> list[object]:
         """Return the session's events for these bytes; none after a defect, which ends the link."""
@@ -459,7 +459,7 @@ class Links:
                     self.end(link)
             self.touch(link)
 
-    # ---- how they end
+    # ---- end
 
     @contextlib.contextmanager
     def isolated(self, link: PeerLink) -> Iterator[None]:

@@ -219,7 +219,7 @@ class Manager:
         store.keep_names(config.to_keep())
         self._load(now)
 
-    # ---- what the store holds
+    # ---- state from the store
 
     def _load(self, now: int) -> None:
         """Read the state from the store."""
@@ -470,7 +470,7 @@ class Manager:
         self.outgoing.delete_drained(batch.touched)
         self.applications.serve_waiting(wall)
 
-    # ---- what is sent
+    # ---- output
 
     @property
     def order_acks_due(self) -> int | None:

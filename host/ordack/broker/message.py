@@ -274,7 +274,7 @@ class Message:
         }
 
 
-# Letters: messages as applications write them.
+# Letters: messages to send.
 
 
 class Letter(NamedTuple):
@@ -316,7 +316,7 @@ class Letter(NamedTuple):
     extension: bytes = b""
 
 
-KINDS: tuple[tuple[type, ...], ...] = (  # of each field, as applications may say it, and `serve` take it
+KINDS: tuple[tuple[type, ...], ...] = (  # types of each field, for applications and `serve`
     (str,), (bytes, bytearray, memoryview), (str,), (int,), (str, type(None)), (int, type(None)), (int, type(None)),
     (bool,), (bool,), (str, type(None)), (int,), (str, type(None)), (bytes,), (str, type(None)), (int,), (int,),
     (bytes,),
@@ -445,9 +445,9 @@ def checked(letter: Letter) -> Letter:
     return letter._replace(ttrq=CONNECT_TIMEOUT_S) if letter.ttrq == 0 else letter  # one attempt (B-405)
 
 
-# What applications ask for.
+# Requests of applications.
 
-AS_CONFIGURED = 0  # as Wanted.poison_after: the setting PoisonAfter of the store, or of the `serve` that does it
+AS_CONFIGURED = 0  # for Wanted.poison_after: PoisonAfter of the store, or of the `serve` that receives
 
 
 class Wanted(NamedTuple):

@@ -83,7 +83,7 @@ class Settlements:
         """As Store.why_full."""
         return self.store.why_full(self._room)
 
-    # ---- messages in queues here
+    # ---- messages in local queues
 
     def remove(self, lookup_ids: Iterable[int], message_class: int) -> None:
         """Remove messages from their queues, with the acknowledgements and copies that they ask for (B-336 to B-342).
@@ -150,7 +150,7 @@ class Settlements:
             self.remove(purged, confirm.NACK_Q_PURGED)
         return len(expired) + len(purged)
 
-    # ---- messages on their way, sent here
+    # ---- outgoing messages
 
     def settle(self, settled: Iterable[tuple[Waiting, Confirmation, int]]) -> list[int]:
         """Run the actions of the confirmation process: (message, its confirmation, action). Equal messages may share a

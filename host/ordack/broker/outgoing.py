@@ -181,7 +181,7 @@ class OutgoingQueues:
         self._busy = dict.fromkeys(queue for queue, _ in busy)
         return busy
 
-    # ---- as the store has them
+    # ---- state from the store
 
     def load(self) -> None:
         """Start anew; `refresh` reads everything. Messages that may have been sent count as sent."""
@@ -345,7 +345,7 @@ class OutgoingQueues:
             if waiting.held:
                 self[waiting.outgoing].stream.recall(_waiting_entry(waiting))
 
-    # ---- which session serves them
+    # ---- sessions
 
     def wanted_hops(self, hops: Iterable[Hop] | None = None) -> set[Hop]:
         """Return hops with waiting messages and no connection (B-302); hops: only among these."""
@@ -461,7 +461,7 @@ class OutgoingQueues:
                     self._links.touch(queue.link)
         self._orders.clear()
 
-    # ---- what was transmitted
+    # ---- transmitted messages
 
     def confirmation(self, waiting: Waiting) -> Confirmation | None:
         """Return the confirmation process of a message; None if it has none."""

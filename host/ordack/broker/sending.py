@@ -322,7 +322,7 @@ class Sending:
             self._places[destination] = target(self._store, destination)
         return self._places[destination]
 
-    # ---- where it goes
+    # ---- destination
 
     def _stream(self, format_name: str) -> _Stream:
         name = format_name.lower()  # names are case-insensitive

@@ -293,7 +293,7 @@ def renumber(store: Store, outgoing: OutgoingQueues, queue: OutgoingQueue, acked
     fitting = len(first_piece((message.key, message.size) for message in unsent))
     sequences = [list(its) for _, its in itertools.groupby(unsent[:fitting], _sequence)]
     if fitting == LONG or fitting < len(unsent):
-        sequences.pop()  # it may go on
+        sequences.pop()  # it may continue
     if len(sequences) > 1 and _sequence(sequences[0][0]) != acked.tx_sequence_id:
         _renumber(store, outgoing, queue, [message for its in sequences for message in its])
 
