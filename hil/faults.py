@@ -1,6 +1,6 @@
 """Faults in a link: a seeded plan of cuts, and the TCP proxy that executes the plan.
 
-There are three layers; the proxy for a serial line (serial_faults.py) replaces the third:
+There are three layers. The proxy for a serial line (serial_faults.py) replaces the third.
 
 * `plan_cuts` makes the plan from a seed: the same seed and arguments give the same cuts.
 * `CutSchedule` and `Passage` count bytes and decide when to cut a link. No sockets, no clock.

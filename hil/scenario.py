@@ -34,7 +34,7 @@ OFF_TIME_MAX_S = 0.2
 @dataclass(frozen=True)
 class Kill:
     """One planned kill of `victim`, `delay_s` after `count` readings were accepted; for the queue manager, stored. The
-    victim is off for `off_s`, 0 for a `RESET`. With `bytes`, the kill comes after so many further upstream bytes, and
+    victim is off for `off_s`, 0 for a `RESET`. With `bytes`, the kill comes after that many upstream bytes, and
     `delay_s` limits the wait for them."""
 
     count: int

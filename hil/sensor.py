@@ -18,7 +18,7 @@ It runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `senso
 
 Reading k has the label "reading k", and a body made from `seed` and `k`. The ledger `ledger.txt` has one line per
 accepted reading, `k size crc32 MessageID`, written after `send()` returned. A power cut between the two leaves the
-ledger behind the node: after the restart the sensor asks the node for the last MessageID and adds the missing line,
+ledger behind the node. After the restart the sensor asks the node for the last MessageID and adds the missing line,
 ending in `found`. If the outbox was erased, or is older than the ledger, the sensor continues after the ledger's last
 reading. `base` then names the reading behind which its knowledge of stored readings begins anew.
 
@@ -127,7 +127,7 @@ def last_noted(path: str) -> "tuple[int, int]":
 
 
 def last_base() -> "tuple[int, int]":
-    """The reading behind which the outbox began anew, and its last MessageID then; zeros if it never did."""
+    """The reading behind which the outbox began anew, and the outbox's last MessageID then; zeros if none."""
     try:
         with open(BASE, "rb") as file:
             base, last = file.read().split()
