@@ -2,13 +2,13 @@
 
 from sys import implementation
 
-# A board's form of a module has True in its place, and not what is for CPython (firmware/ports/modules.py).
+# firmware/ports/modules.py replaces MICROPYTHON by True in a board's modules, and drops code for CPython.
 MICROPYTHON = implementation.name == "micropython"
 
 
 def const(value: "Constant") -> "Constant":
-    """The value. MicroPython folds a private name for it into the code: it takes no memory, and no look-up. What stands
-    under `if TYPE_CHECKING` is left out where TYPE_CHECKING is const(0).
+    """The value. MicroPython folds a private name for a const into the code: the name takes no memory and no look-up.
+    Code under `if TYPE_CHECKING` is dropped where TYPE_CHECKING is const(0).
     """
     return value
 

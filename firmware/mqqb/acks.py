@@ -1,4 +1,4 @@
-"""OrderAcks and FinalAcks, written as bytes at once (wire.md section 6)."""
+"""OrderAcks and FinalAcks, written directly as bytes (wire.md section 6)."""
 
 from mqqb import compose, connection, const, core, headers, names
 
@@ -13,8 +13,8 @@ def order_queue(address: str) -> names.DirectQueueFormatName:
 
 
 def to_source(source: bytes, address: str) -> "tuple[names.QueueName, bytes]":
-    """Destination and address of an acknowledgement for the queue manager with this GUID. address: the IP address of
-    its end of the session, if that is addressed by it (B-361), else "" (B-362)."""
+    """Destination and address of an acknowledgement for the queue manager with this GUID. address: the peer's IP
+    address in the session if the acknowledgement is addressed by it (B-361), else "" (B-362)."""
     if address:
         return order_queue(address), names.NULL_GUID
     return headers.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID), source
@@ -53,8 +53,8 @@ def order_ack(
 ) -> bytearray:
     """An OrderAck, express (B-356 to B-364, OP-6).
 
-    destination and address: of `to_source`. source, message_id, sent_time: of this packet itself. ordinal, time_stamp,
-    number (not 0): what is acknowledged.
+    destination, address: from `to_source`. source, message_id, sent_time: of the OrderAck itself. ordinal, time_stamp,
+    number (not 0): the acknowledged number.
     """
     fields = core.words(core.ORDER_ACK)
     _sequence(fields, ordinal, time_stamp, number, number - 1)
@@ -77,9 +77,9 @@ def final_ack(
     message_class: int,
     address: bytes = names.NULL_GUID,
 ) -> bytearray:
-    """A FinalAck, recoverable (B-356 to B-364). ordinal to acked_message_id: of the message that is acknowledged.
+    """A FinalAck, recoverable (B-356 to B-364). ordinal to acked_message_id: of the acknowledged message.
 
-    message_class: 0x4000, or a negative one above. Otherwise as order_ack.
+    message_class: 0x4000, or a higher negative class. Other arguments: see order_ack. Raises ValueError.
     """
     if message_class < compose.CLASS_FINAL_ACK:
         raise ValueError("the class of a FinalAck is 0x4000 or above")

@@ -1,4 +1,4 @@
-"""Messages from what an application says, and changes of serialised ones; only hosts have this file."""
+"""Messages from an application's arguments, and changes of serialised messages. Only hosts have this file."""
 
 from struct import pack_into
 
@@ -33,13 +33,13 @@ def user_message(
 ) -> bytearray:
     """A UserMessage as an application's send makes it (wire.md section 3).
 
-    source: GUID of the queue manager that takes it; address: GUID of the destination's, NULL for a direct name. ttrq,
-    ttbr: s; sent_time: s since 1970 UTC. delivery: "express", "recoverable", "transactional".
+    source: GUID of the accepting queue manager; address: the destination's GUID, NULL for a direct name. ttrq, ttbr:
+    s; sent_time: s since 1970 UTC. delivery: "express", "recoverable", "transactional".
     journal: of core.USER_JN and USER_JP.
-    acknowledge: MessagePropertiesHeader.Flags. admin and response by number alone are queues of the source host.
-    A transactional message has priority 0 and a TransactionHeader with FM and LM, in which TxSequenceID is 0 and
-    TxSequenceNumber 1 until core.stamp has numbered it (transaction_offset tells where it is).
-    ValueError if something is out of range or the packet would be above 4 MiB.
+    acknowledge: MessagePropertiesHeader.Flags. admin, response: a bare number names a queue of the source host.
+    A transactional message has priority 0 and a TransactionHeader with FM and LM, TxSequenceID 0 and TxSequenceNumber
+    1. core.stamp numbers it later (transaction_offset gives the header's offset).
+    Raises ValueError if an argument is out of range or the packet exceeds 4 MiB.
     """
     if delivery not in ("express", "recoverable", "transactional"):
         raise ValueError("delivery is express, recoverable or transactional, not " + delivery)
@@ -67,10 +67,10 @@ def user_message(
 
 
 def set_message_class(packet: bytearray, message_class: int) -> None:
-    """Give a serialised message that parses another class, as dead-lettering does (B-394)."""
+    """Change the class of a valid serialised message, for dead-lettering (B-394)."""
     pack_into("<H", packet, parse.properties_offset(packet) + core.PROPERTIES_MESSAGE_CLASS_IN_PART, message_class)
 
 
 def set_hop_count(packet: bytearray, hop_count: int) -> None:
-    """Give a serialised message another UserHeader.Flags.RC, 0 to core.HOP_COUNT_MAX (B-259)."""
+    """Change UserHeader.Flags.RC of a serialised message, 0 to core.HOP_COUNT_MAX (B-259)."""
     packet[core.USER_FLAGS_AT] = packet[core.USER_FLAGS_AT] & ~core.USER_RC & 0xFF | hop_count

@@ -1,4 +1,4 @@
-"""Packets written as bytes at once, without objects for their headers: messages and internal packets."""
+"""Packets written directly as bytes, without header objects: messages and internal packets."""
 
 from array import array
 from struct import pack_into, unpack_from
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
 
     class Fields:
-        """What has words: a header."""
+        """An object with words: a header."""
 
         fields: "array[int]"
 
     class Word:
-        """What a type checker is told of a property that stands for one word."""
+        """The type of a property for one word, for type checkers."""
 
         def __get__(self, instance: object, owner: object) -> int: ...
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 FOREVER = const(0xFFFFFFFF)  # TimeToReachQueue, TimeToBeReceived
 CLASS_ORDER_ACK = const(0x00FF)
-CLASS_FINAL_ACK = const(0x4000)  # this one and every higher one
+CLASS_FINAL_ACK = const(0x4000)  # and every higher class
 
 CORRELATION_SIZE = const(20)  # bytes
 PADDING_SIZE = const(512)
 
-# UserHeader.Flags: where the selector of each queue name is, and which may be there (bit n: selector n).
+# UserHeader.Flags: shifts of the queue names' selectors, and masks of permitted selectors (bit n: selector n).
 DESTINATION_SHIFT = const(10)
 ADMIN_SHIFT = const(13)
 RESPONSE_SHIFT = const(16)
@@ -46,7 +46,7 @@ _RC4 = const(0x6801)  # default EncryptionAlgorithm
 
 
 def _internal(flags: int, kind: int, size: int, part: int, fields: "array[int]") -> bytearray:
-    """An internal packet whose last header has these words."""
+    """An internal packet with these words in its last header."""
     out = bytearray(size)
     base = array("I", (core.VERSION_NUMBER, 0, flags | core.BASE_IN | 3, core.SIGNATURE, size, FOREVER))
     core.pack(core.BASE_HEADER, base, out, 0)
@@ -72,7 +72,7 @@ def establish_connection(
 
 
 def connection_parameters(recoverable_ack_timeout: int, ack_timeout: int, window_size: int) -> bytearray:
-    """Request or response (wire.md 5.3). Time-outs: ms, 500 to 120000 and 20000 to 120000; window_size: packets."""
+    """Request or response (wire.md 5.3). Timeouts: ms, 500 to 120000 and 20000 to 120000. window_size: packets."""
     fields = array("I", (recoverable_ack_timeout, ack_timeout, 0, window_size))
     return _internal(
         0, core.PT_CONNECTION_PARAMETERS, core.PACKET_SIZE_CONNECTION_PARAMETERS, core.CONNECTION_PARAMETERS, fields
@@ -80,7 +80,7 @@ def connection_parameters(recoverable_ack_timeout: int, ack_timeout: int, window
 
 
 def session_ack(fields: "array[int]") -> bytearray:
-    """A SessionAck with the SessionHeader that core.session_fill has made (wire.md 5.4)."""
+    """A SessionAck with a SessionHeader from core.session_fill (wire.md 5.4)."""
     return _internal(core.BASE_SH, core.PT_SESSION_ACK, core.PACKET_SIZE_SESSION_ACK, core.SESSION_HEADER, fields)
 
 
@@ -88,14 +88,14 @@ def session_ack(fields: "array[int]") -> bytearray:
 
 
 def check_u32(value: int) -> int:
-    """The value. ValueError if it does not fit: MicroPython's arrays and structures would cut it off."""
+    """The value. Raises ValueError if it does not fit: MicroPython's arrays and structures would truncate it."""
     if not 0 <= value <= 0xFFFFFFFF:
         raise ValueError("not a u32: " + str(value))
     return value
 
 
 def word(place: int) -> "Word":
-    """A property that stands for .fields[place]. Boards have neither properties nor this."""
+    """A property for .fields[place]. Boards have neither properties nor this function."""
 
     def read(self: "Fields") -> int:
         return self.fields[place]
@@ -107,7 +107,7 @@ def word(place: int) -> "Word":
 
 
 def select(flags: int, shift: int, name: "names.QueueName | None", allowed: int) -> int:
-    """Put the selector for a name into flags; one that is there stays if it fits. allowed: bit n is selector n."""
+    """Put the selector of a name into flags; a fitting selector stays. allowed: bit n permits selector n."""
     kind = names.NONE if name is None else name.kind
     if name is not None and kind == names.NONE:
         raise ValueError("a distribution list stands only in a MultiQueueFormatHeader")
@@ -141,7 +141,7 @@ def message(
     body: "Buffer",
 ) -> bytearray:
     """A message without the headers of rare.py, with a TransactionHeader if user_flags has TH (wire.md section 3).
-    flags: of the BaseHeader. Selectors and MP are added to user_flags, the sizes to properties."""
+    flags: of the BaseHeader. The function adds selectors and MP to user_flags, and the sizes to properties."""
     user_flags = select(user_flags, DESTINATION_SHIFT, destination, DESTINATION_SELECTORS) | core.USER_MP
     user_flags = select(user_flags, ADMIN_SHIFT, admin, ADMIN_SELECTORS)
     user_flags = select(user_flags, RESPONSE_SHIFT, response, RESPONSE_SELECTORS)
@@ -185,15 +185,15 @@ def message(
 
 
 def _alone(message_id: int) -> int:
-    """The flags of a message that is a transaction of its own, whose index is unique like its MessageID."""
+    """The flags of a message in a transaction of its own, with an index as unique as its MessageID."""
     return (message_id & 0xFFFFF) << 4 | core.TX_FM | core.TX_LM
 
 
 class Draft:
-    """Makes the transactional messages of one queue, each as user_message would, but faster.
+    """Makes the transactional messages of one queue like user_message, but faster.
 
-    transaction_at: where the TransactionHeader of each of them begins. It has TxSequenceNumber 1 until it is numbered.
-    head_size: bytes before the body of one with the label that `size` was asked for last.
+    transaction_at: offset of the TransactionHeader, which has TxSequenceNumber 1 until the message is numbered.
+    head_size: bytes before the body, with the label of the last call of `size`.
     """
 
     def __init__(self, source: bytes, destination: names.QueueName) -> None:
@@ -221,7 +221,7 @@ class Draft:
         self._label = label
 
     def size(self, body_size: int, label: str = "") -> int:
-        """Bytes of a packet with such a body. ValueError for one that cannot be."""
+        """The packet's size in bytes with such a body. Raises ValueError above 4 MiB."""
         if label != self._label:
             self._label_is(label)
         size = len(self._head) + body_size + 3 & ~3
@@ -241,10 +241,10 @@ class Draft:
         sent_time: int = 0,
         journal: int = 0,
     ) -> int:
-        """Put the packet at buffer[offset:] and tell how many bytes it has; if it does not fit, what comes before its
-        body. That is followed by zeros then, to a whole number of words.
+        """Write the packet to buffer[offset:], with zeros up to a whole word, and return its size in bytes. A packet
+        that does not fit is written up to its body.
 
-        Arguments as those of user_message; journal is not checked.
+        Arguments as of user_message; journal is not checked.
         """
         count = len(body)
         size = self.size(count, label)

@@ -1,24 +1,24 @@
-"""The confirmation process at the source: what becomes of one transactional message (confirmation.md, C-nn).
+"""The confirmation process at the source: the fate of one transactional message (confirmation.md, C-nn).
 
-Sans I/O. Events and `now` go in; what the owner has to do comes out, as bits of STORE to LOG. Times are whole seconds
-since 1970, the spec's wall clock, because the deadlines must survive a restart. Nothing here reads a clock.
+Sans I/O: events and `now` go in; the owner's duties come out as bits, STORE to LOG. Times are whole seconds since
+1970, the specification's wall clock, because deadlines must survive a restart. The module reads no clock.
 
-How an owner uses it. When a transaction commits: `record = new(...)` for each of its transactional messages, with
-`journal_of` giving the JN and JP that its packet must carry; the record (six 32-bit words) is stored with the packet.
-Every message of one transaction gets the three times of its first one (B-406). Then it calls `sent`, `order_ack`,
-`final_ack` and `failed` as these things happen, asks `may_send` before each transmission, and calls `handle_deadline`
-at `next_deadline`: after the acknowledgements that came at the same instant, and at start-up before anything else
-(C-33). It makes the changed record durable in one step with what the result asks for:
+When a transaction commits, the owner calls `record = new(...)` for each of its transactional messages, and stores the
+record (six 32-bit words) with the packet. `journal_of` gives the packet's JN and JP. All messages of a transaction
+share the three times of the first one (B-406). The owner reports events by `sent`, `order_ack`, `final_ack` and
+`failed`, and asks `may_send` before each transmission. It calls `handle_deadline` at `next_deadline`, after
+acknowledgements of the same instant, and first of all at start-up (C-33). One commit covers the changed record and the
+duties:
 
     action = confirmation.final_ack(message_class)
     if action & confirm.DEAD_LETTER: ...  # move the packet, with its class, record[CLASS], to the queue of C-36
     if action & confirm.STORE: ...        # the record too
 
-A lost connection is no event (C-32). `sent` must be durable before the bytes go: otherwise the owner calls `sent`, at
-start-up, for each message that it finds in Q, and will say "in doubt" of a few that were never sent. A queue whose
-quota is exceeded takes no copy, and nothing else happens (C-37). A message to a queue of this machine begins in O: its
-removal from that queue is `final_ack`, `handle_deadline` waits while a receive has it locked (B-407). Messages that
-are not transactional, and transactions that were aborted, have no record (C-07, C-08).
+A lost connection is no event (C-32). `sent` must be durable before the bytes go. Otherwise the owner calls `sent` at
+start-up for each message in Q, and reports a few unsent messages as "in doubt". A queue above its quota takes no copy,
+without further effect (C-37). A message to a local queue begins in O: its removal from the queue is `final_ack`, and
+`handle_deadline` waits while a receive locks the message (B-407). Non-transactional messages and aborted transactions
+have no record (C-07, C-08).
 """
 
 from array import array
@@ -38,27 +38,27 @@ if TYPE_CHECKING:
 
         @property
         def stream(self) -> OutgoingStream:
-            """Where they wait."""
+            """The stream of the pending messages."""
 
     class Storage(Protocol):
-        """What keeps the messages of all queues, and gives them their numbers. strangers: what is remembered of
-        OrderAcks, {} at first."""
+        """Keeps the messages of all queues, and numbers them. strangers: memory of unexplained OrderAcks, initially
+        {}."""
 
         strangers: "dict[int, int]"
 
         def answer(self, queue: "Any", entries: "list[Entry]", message_class: int) -> None:
-            """An acknowledgement says this of messages that have left the table of a queue. 0: they are stored at their
-            destination. Else the class that ended them: they have left the stream."""
+            """An acknowledgement settles messages that have left a queue's table. message_class 0: the destination has
+            stored them. Otherwise the class that ended them: they have left the stream."""
 
         def outrun(self, time_stamp: int, queue: "Any") -> None:
-            """An OrderAck names a number that was never given here, with this TimeStamp, of that queue, or of nobody
-            knows which (None). Numbers that are given from now on have to be later, if they can be."""
+            """An OrderAck names an unknown number with this TimeStamp, of this queue, or of an unknown one (None). New
+            numbers have to be later, if possible."""
 
         def came_late(self, message_id: int, message_class: int) -> None:
-            """A FinalAck names a message that is in no stream any more."""
+            """A FinalAck names a message that has left all streams."""
 
 
-UNSET = const(0xFFFFFFFF)  # of TTRQ: the machine's default; of TTBR: infinite
+UNSET = const(0xFFFFFFFF)  # TTRQ: the machine's default; TTBR: infinite
 LONG_LIVE_TIME = const(345600)  # B-401
 
 # States of the copy, as character codes (confirmation.md section 1).
@@ -75,18 +75,18 @@ MARKS = const(1)
 SENT_TIME = const(2)  # T0
 TTRQ = const(3)
 TTBR = const(4)
-CLASS = const(5)  # 0 until the end; then what ended it
+CLASS = const(5)  # 0 until the end; then the final class
 RECORD_WORDS = const(6)
 _NO_RECORD = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"  # a literal takes no memory of a board
 
-# What the owner has to do, bits. 0: nothing.
+# The owner's duties, as bits. 0: none.
 STORE = const(0x01)  # the record has changed
 JOURNAL = const(0x02)  # move the message to the journal, its class unchanged (C-25)
 DEAD_LETTER = const(0x04)  # move the message, with message_class, to a dead-letter queue (C-36)
 DELETE = const(0x08)  # delete the message
 NACK = const(0x10)  # send an administration acknowledgement of class NACK_REACH_QUEUE_TIMEOUT
-HOLD = const(0x40)  # of too_late: send it no more; a FinalAck may settle it until C (C-22)
-LOG = const(0x20)  # say that a positive FinalAck came too late (C-34)
+HOLD = const(0x40)  # of too_late: stop sending; a FinalAck may settle the message until C (C-22)
+LOG = const(0x20)  # log a positive FinalAck that came too late (C-34)
 
 # Answers of `conclusion`.
 WAITING = const("waiting")
@@ -95,9 +95,9 @@ RECEIVED = const("received")
 DEAD_LETTERED = const("dead-lettered")
 DISCARDED = const("discarded")
 
-# Message classes (B-365 to B-387), and the bits of them that say what a class is about. ORDER_ACK is in packets.
+# Message classes (B-365 to B-387), and their bits by topic. ORDER_ACK is in packets.
 CLASS_NEGATIVE = const(0x8000)
-CLASS_RECEIVING = const(0x4000)  # rather than arriving
+CLASS_RECEIVING = const(0x4000)  # about receiving, not arriving
 REPORT = const(0x0001)
 ACK_REACH_QUEUE = const(0x0002)
 ACK_RECEIVE = const(0x4000)
@@ -124,9 +124,9 @@ JOURNAL_BITS = const(0x03)  # MARKS: 1 JN, 2 JP (B-389)
 _NACK_REQUESTED = const(0x04)
 _LOCAL = const(0x08)
 _TRANSMITTED = const(0x10)
-_CONFIRMED = const(0x20)  # CLASS came in a FinalAck: what tells C-85 from C-86
+_CONFIRMED = const(0x20)  # CLASS came in a FinalAck: distinguishes C-85 from C-86
 
-# Events: what the source does to a message has its class. Others have the marks that they leave in their low byte.
+# Events. An event by the source has the class that it causes; the low byte of any other holds the marks it sets.
 _MARKS_LEFT = const(0x30)
 _SENT = const(0x110)
 _ORDER_ACKED = const(0x210)
@@ -136,12 +136,12 @@ _REACH = const(0x500)  # T0 + TTRQ
 _LIFETIME = const(0x600)  # T0 + TTBR
 _CONFIRMATION = const(0x700)  # C
 
-# States, event, and what that leads to: the next state by journal value (none, JN, JP, JN and JP). What is not here is
-# ignored (C-35); "." cannot be: a message without journal is not held, and in S only such a one ends at T0 + TTBR. A
-# row that stays in its state is logged. What happens to every message comes first. On boards this takes no memory.
+# Rows: states, event, next state by journal value (none, JN, JP, JN and JP). An event without a row is ignored (C-35);
+# frequent events come first. "." is impossible: a message without journal is not held, and only such a message ends in
+# S at T0 + TTBR. A row without a change of state logs. A literal takes no memory on boards.
 _TABLE = (
     (b"Q", _SENT, b"SSSS"),
-    (b"QS", _ORDER_ACKED, b"-OOO"),  # C-27, C-40, C-04 to C-06; Q: nobody noted that it was sent (inferred)
+    (b"QS", _ORDER_ACKED, b"-OOO"),  # C-27, C-40, C-04 to C-06; Q: the transmission was not recorded (inferred)
     (b"QSO", _POSITIVE, b"--JJ"),  # C-25, C-43, C-70
     (b"X", _POSITIVE, b"XXXX"),  # C-34
     (b"QSO", _NEGATIVE, b"-X-X"),  # C-26, C-42, C-44, C-73
@@ -156,10 +156,10 @@ _TABLE = (
 
 
 class Settings:
-    """The machine's values under Windows' names. Raises ValueError for one out of range.
+    """The machine's values under Windows' names. Raises ValueError for a value out of range.
 
-    xact_delay_receive_nack: s, 0 to 0xFFFFFFFE, or None where it is absent (C-12 to C-14). long_live_time: s, stands
-    for an unset TTRQ. The three classes are those of C-21, C-22 and C-23, which no document settles (section 10, A-44).
+    xact_delay_receive_nack: s, 0 to 0xFFFFFFFE, or None where it is absent (C-12 to C-14). long_live_time: s, replaces
+    an unset TTRQ. The classes are those of C-21, C-22 and C-23; no document defines them (section 10, A-44).
     """
 
     def __init__(
@@ -187,12 +187,12 @@ class Settings:
 
 
 class Conclusion:
-    """What the application may be told (C-80 to C-87).
+    """The answer for the application (C-80 to C-87).
 
-    answer: WAITING, STORED (also for good: without JN and JP nobody will learn more, C-40), RECEIVED, DEAD_LETTERED,
-    or DISCARDED (it failed, and had no JN to keep it). message_class: of what ended it, 0 before the end.
-    in_doubt: of the last two, whether it may have been received all the same. deadline: C, s since 1970: by then it is
-    known whether it was received (C-81); None: never (C-40, C-87), or T0 is not known. is_final: nothing will change.
+    answer: WAITING, STORED (final without JN and JP, C-40), RECEIVED, DEAD_LETTERED, or DISCARDED (failed, without
+    JN). message_class: the final class, 0 before the end. in_doubt: a dead-lettered or discarded message may have been
+    received all the same. deadline: C, s since 1970: receipt is decided by then (C-81); None: never (C-40, C-87), or
+    T0 is unknown. is_final: nothing will change.
     """
 
     __slots__ = ("answer", "deadline", "in_doubt", "is_final", "message_class")
@@ -213,7 +213,7 @@ class Conclusion:
 
 
 def journal_of(journal: int, settings: Settings) -> int:
-    """The JN and JP (core.USER_JN, core.USER_JP) with which a transactional message goes out (C-02, B-400)."""
+    """The JN and JP (core.USER_JN, core.USER_JP) of an outgoing transactional message (C-02, B-400)."""
     return journal | core.USER_JN if settings.xact_dead_letter_always else journal
 
 
@@ -229,8 +229,8 @@ def new(
     """The record of a transactional message whose transaction commits.
 
     sent_time: T0, s since 1970. ttrq, ttbr: s, or UNSET. journal: core.USER_JN, core.USER_JP. nack: the application
-    asked for a negative arrival acknowledgement (NA). local: the destination is a queue of this machine, which is
-    always reached (C-72).
+    asked for a negative arrival acknowledgement (NA). local: the destination is a local queue, which is always reached
+    (C-72).
     """
     marks = journal_of(journal, settings) // core.USER_JN
     if nack:
@@ -247,8 +247,8 @@ def new(
 
 
 class Confirmation:
-    """The process of one message. `record` comes from `new`, or from the disk as it was (C-33). Raises ValueError if it
-    is not RECORD_WORDS long.
+    """The process of one message. `record` comes from `new`, or unchanged from the disk (C-33). Raises ValueError for
+    another length than RECORD_WORDS.
     """
 
     __slots__ = ("_settings", "record")
@@ -267,15 +267,17 @@ class Confirmation:
     # ---- what happens -------------------------------------------------------------------------
 
     def sent(self) -> int:
-        """It is about to be put on the wire, or may have been. Returns the action."""
+        """The message is about to be transmitted, or may have been. Returns the action."""
         return self._apply(_SENT, 0)
 
     def order_ack(self) -> int:
-        """An OrderAck covers it, and where the owner wants that too, a SessionAck (C-27, A-17). Returns the action."""
+        """An OrderAck covers the message; if the owner requires it, a SessionAck too (C-27, A-17). Returns the
+        action."""
         return self._apply(_ORDER_ACKED, 0)
 
     def final_ack(self, message_class: int) -> int:
-        """A FinalAck names it, whatever the time is; or it left a local queue for this reason (C-25, C-26, C-70, C-73).
+        """A FinalAck names the message, at any time; or the message left a local queue with this class (C-25, C-26,
+        C-70, C-73).
 
         Returns the action. Raises ValueError for a class below 0x4000.
         """
@@ -284,16 +286,17 @@ class Confirmation:
         return self._apply(_POSITIVE if message_class == ACK_RECEIVE else _NEGATIVE, message_class)
 
     def failed(self, message_class: int) -> int:
-        """The source ends it: NACK_DELETED, NACK_COULD_NOT_ENCRYPT or NACK_SOURCE_COMPUTER_GUID_CHANGED (C-28 to C-30).
+        """The source ends the message: NACK_DELETED, NACK_COULD_NOT_ENCRYPT or NACK_SOURCE_COMPUTER_GUID_CHANGED (C-28
+        to C-30).
 
-        Returns the action: 0 in a state where that cannot end it. Raises ValueError for another class.
+        Returns the action: 0 in a state where the class has no effect. Raises ValueError for another class.
         """
         if message_class not in (NACK_DELETED, NACK_COULD_NOT_ENCRYPT, NACK_SOURCE_COMPUTER_GUID_CHANGED):
             raise ValueError("the source ends no message for this reason")
         return self._apply(message_class, message_class)
 
     def handle_deadline(self, now: int) -> int:
-        """Act on what is due at `now`, overdue or not (C-33). Returns the action."""
+        """Handle the event due at `now`, overdue or not (C-33). Returns the action."""
         time, event = self._next()
         if time is None or now < time:
             return 0
@@ -309,9 +312,9 @@ class Confirmation:
         return self._apply(event, message_class)
 
     def overdue(self, limit: int) -> int:
-        """The time to be sent is over. limit: T0 + the smaller of TTRQ and TTBR, as the packet has them: whatever the
-        machine's default has become since, a message that ran out of TTRQ ends here (C-20, C-41). Returns the action;
-        0: it is TTBR that ran out, and the message waits for C (C-22).
+        """The time for sending has expired. limit: T0 + the smaller of TTRQ and TTBR in the packet. The packet's TTRQ
+        counts, even if the machine's default has changed since (C-20, C-41). Returns the action; 0: TTBR has expired,
+        and the message waits for C (C-22).
         """
         if limit >= self.record[SENT_TIME] + self.record[TTBR]:
             return 0
@@ -320,13 +323,13 @@ class Confirmation:
     # ---- what holds ---------------------------------------------------------------------------
 
     def may_send(self, now: int) -> bool:
-        """May it be transmitted, or transmitted again, at `now` (C-18, C-22)? Not after T0 + TTRQ or T0 + TTBR."""
-        # An unset TTBR is above every TTRQ.
+        """May the message be transmitted or resent at `now` (C-18, C-22)? Not after T0 + TTRQ or T0 + TTBR."""
+        # an unset TTBR is above every TTRQ
         life = min(self._time_to_reach_queue(), self.record[TTBR])
         return self.record[STATE] in (Q, S) and now <= self.record[SENT_TIME] + life
 
     def confirmation_deadline(self) -> "int | None":
-        """C (C-11 to C-14, C-71): from then on an empty dead-letter queue proves receipt, if JN is set (C-80, C-81).
+        """C (C-11 to C-14, C-71): from C on, an empty dead-letter queue proves receipt, if JN is set (C-80, C-81).
 
         None: never, TTBR is unset (C-87).
         """
@@ -338,15 +341,16 @@ class Confirmation:
         if record[MARKS] & _LOCAL:
             extension = 0
         elif extension is None:
-            extension = min(ttbr, record[TTRQ])  # TTBR also where TTRQ is unset, however long it is (C-13, C-16)
+            extension = min(ttbr, record[TTRQ])  # TTBR of any length if TTRQ is unset (C-13, C-16)
         return record[SENT_TIME] + ttbr + extension
 
     def next_deadline(self) -> "int | None":
-        """When `handle_deadline` will act, or None: it has ended, or is at its destination with TTBR unset (C-24)."""
+        """The time of the next `handle_deadline`; None if the message has ended, or is stored with TTBR unset
+        (C-24)."""
         return self._next()[0]
 
     def conclusion(self) -> Conclusion:
-        """What the application may be told."""
+        """The answer for the application."""
         record = self.record
         state = record[STATE]
         message_class = record[CLASS]
@@ -360,9 +364,9 @@ class Confirmation:
         elif message_class == ACK_RECEIVE:
             answer = RECEIVED
         else:
-            # C-82 calls classes 0x8001 and 0x800C definite as well. Where the source wrote them on a message that it
-            # had transmitted, the destination has not spoken: it may be received, as in C-84 (B-315).
-            # Nor do a FinalAck of 0x8002 and an unknown one say that nobody received it (C-82, C-84, C-85).
+            # C-82 also calls classes 0x8001 and 0x800C definite. From the source, on a transmitted message, they leave
+            # receipt open, as in C-84 (B-315). A FinalAck of 0x8002 or of an unknown class leaves it open too (C-82,
+            # C-84, C-85).
             is_definite = message_class in (0xC000, 0xC001, NACK_RECEIVE_TIMEOUT, 0xC004) or (
                 0x8000 <= message_class <= 0x800C and message_class != NACK_REACH_QUEUE_TIMEOUT
             )
@@ -427,10 +431,9 @@ class Confirmation:
 
 
 def too_late(confirmation: Confirmation, time: int, until: int) -> int:
-    """What becomes of a message that is due at `time`, or would be sent: the action. 0: nothing, it may go out.
+    """The action for a message that is due at `time`, or about to be sent. 0: it may be sent.
 
-    until: T0 + the smaller of TTRQ and TTBR, as the packet has them, or later. All in s since 1970 (C-18 to C-22,
-    B-311).
+    until: T0 + the smaller of TTRQ and TTBR in the packet, or later. All in s since 1970 (C-18 to C-22, B-311).
     """
     action = confirmation.handle_deadline(time)
     if not action and time > until:
@@ -439,10 +442,10 @@ def too_late(confirmation: Confirmation, time: int, until: int) -> int:
 
 
 def order_ack(storage: "Storage", body: "OrderAckBody", queues: "Iterable[SourceQueue]", now: int) -> bool:
-    """An OrderAck has come (B-230 to B-237). now: monotonic ms. False: it acknowledges nothing that is pending in the
-    queues, which are all of them; lives.explain tells why.
+    """Apply an OrderAck (B-230 to B-237). now: monotonic ms. queues: all queues. False: it acknowledges no pending
+    message of the queues; lives.explain gives the reason.
     """
-    for queue in queues:  # ids are unique among all of them (B-230)
+    for queue in queues:  # TxSequenceIDs are unique among all queues (B-230)
         stream = queue.stream
         if stream.is_progress(body):
             storage.answer(queue, stream.order_ack(body, now), 0)
@@ -451,7 +454,7 @@ def order_ack(storage: "Storage", body: "OrderAckBody", queues: "Iterable[Source
 
 
 def final_ack(storage: "Storage", packet: "FinalAck", guid: bytes, queues: "Iterable[SourceQueue]", now: int) -> None:
-    """A FinalAck has come (B-241 to B-245). guid: of this queue manager. queues: those that may have its message."""
+    """Apply a FinalAck (B-241 to B-245). guid: of this queue manager. queues: those that may have its message."""
     body = packet.body
     if body.source_guid != guid:  # B-241
         return

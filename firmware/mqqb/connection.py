@@ -1,5 +1,5 @@
-"""A connection of a session (B-160 to B-217): the bytes that have come, the window, the handshake, the end, and what a
-session tells its owner.
+"""A session's connection (B-160 to B-217): received bytes, the window, the handshake, the end, and the session's
+events.
 """
 
 from array import array
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-# Timers, in the order in which those are handled that expire at the same time.
-ACK_SEND = const(0)  # Session Ack Send Timer: received messages are acknowledged (B-127)
+# Timers. Timers that expire together are handled in this order.
+ACK_SEND = const(0)  # Session Ack Send Timer: acknowledge received messages (B-127)
 ACK_WAIT = const(1)  # Session Ack Wait Timer: the peer owes an acknowledgement (B-148)
-WINDOW_GROWTH = const(2)  # a window that the peer made small is doubled (B-129)
-CLEANUP = const(3)  # Session Cleanup Timer: nothing has been sent or received (B-147)
+WINDOW_GROWTH = const(2)  # double the window after the peer has made it small (B-129)
+CLEANUP = const(3)  # Session Cleanup Timer: the session is idle (B-147)
 INITIALIZATION = const(4)  # Session Initialization Timer: the handshake (B-155)
 TIMERS = const(5)
 
@@ -43,24 +43,24 @@ _ONE_MESSAGE = const(1)  # the window that asks the peer to wait
 ORDER_LABEL_RAW = b"Q\0M\0 \0O\0r\0d\0e\0r\0i\0n\0g\0 \0A\0c\0k\0\0\0"
 ORDER_LABEL_AT = const(-68)  # from the end of an OrderAck or a FinalAck: 32 bytes, and a body of 36
 _NOT_OF_ORDER_ACKS = const(0x10DFE000)  # UserHeader.Flags: AQ, RQ, SH, TH, CQ, MQ, HH
-_USER_TH_BYTE = const(0x10)  # of the third byte of UserHeader.Flags: it is transactional, no OrderAck
+_USER_TH_BYTE = const(0x10)  # in the third byte of UserHeader.Flags: transactional, so no OrderAck
 INTERNAL_PACKETS = ("", "SessionAck", "EstablishConnection", "ConnectionParameters")  # by PT
-_ROOM = const(384)  # bytes, more than an OrderAck has; grows for as long as a longer packet is coming
+_ROOM = const(384)  # bytes, more than an OrderAck; grows while a longer packet arrives
 
 
 # ---- what a session tells its owner ---------------------------------------------------------------
 
 
 class Opened:
-    """The handshake is done: both sides may send (B-003)."""
+    """The handshake is complete: both sides may send (B-003)."""
 
     __slots__ = ()
 
 
 class MessageReceived:
-    """A UserMessage, OrderAck or FinalAck (`packet`) has come; `raw` is it without its SessionHeader.
+    """A UserMessage, OrderAck or FinalAck (`packet`) has arrived; `raw` is the packet without its SessionHeader.
 
-    The owner calls Session.stored once for each, in order, when its outcome is durable.
+    The owner calls Session.stored once for each packet, in order, when its outcome is durable.
     """
 
     __slots__ = ("packet", "raw", "recoverable")
@@ -72,8 +72,8 @@ class MessageReceived:
 
 
 class Acknowledged:
-    """The session acknowledged these entries for good: express ones received, recoverable ones on the peer's disk
-    (B-221 to B-223).
+    """The session has settled these entries: express ones received, recoverable ones on the peer's disk (B-221 to
+    B-223).
     """
 
     __slots__ = ("entries",)
@@ -83,7 +83,7 @@ class Acknowledged:
 
 
 class Noted:
-    """The peer broke `rule` in a way that is let through, told once for a session (A-13)."""
+    """The peer broke `rule`, and the session tolerates it; reported once in a session (A-13)."""
 
     __slots__ = ("reason", "rule")
 
@@ -93,7 +93,7 @@ class Noted:
 
 
 class Closed:
-    """The session is over: shut the transport. `rule` and `reason` say why (B-004, B-297)."""
+    """The session has ended: close the transport. `rule` and `reason` give the cause (B-004, B-297)."""
 
     __slots__ = ("reason", "rule")
 
@@ -106,9 +106,9 @@ class Closed:
 
 
 def read_internal(data: "Buffer", offset: int, limit: int, fields: "array[int]") -> int:
-    """Check the internal packet that is data[offset:limit], and read its last header into fields, 11 words.
+    """Check the internal packet data[offset:limit], and read its last header into fields, 11 words.
 
-    Returns PT and CS of its InternalHeader. The BaseHeader is known to be right. Malformed.
+    Returns PT and CS of its InternalHeader. The BaseHeader is already checked. Raises Malformed.
     """
     part = core.INTERNAL_HEADER
     status = core.unpack(part, fields, data, offset + core.BASE_HEADER_SIZE, limit)
@@ -138,7 +138,7 @@ def read_internal(data: "Buffer", offset: int, limit: int, fields: "array[int]")
 
 
 class OrderAck:
-    """A message to the order queue (wire.md section 6). build puts body in the place of the message's body."""
+    """A message to the order queue (wire.md section 6). build puts body in place of the message's body."""
 
     __slots__ = ("body", "message")
 
@@ -148,15 +148,15 @@ class OrderAck:
 
 
 def is_order_queue(name: str) -> bool:
-    """Is this direct name, without DIRECT=, that of an order queue (B-178, A-36)?"""
+    """Does this direct name, without DIRECT=, name an order queue (B-178, A-36)?"""
     text = name.upper()
     path = names.ORDER_QUEUE_PATH.upper()
     return text[:4] in ("TCP:", "SPX:") and text.find("\\") == len(text) - len(path) > 4 and text.endswith(path)
 
 
 def order_ack_body(raw: "Buffer") -> int:
-    """Where the body of an OrderAck begins, if the message raw is one with no headers but those that it needs; its body
-    and SessionHeader are not looked at. 0: `parse` tells what it is.
+    """The offset of an OrderAck's body, if the message has only an OrderAck's headers. Body and SessionHeader are not
+    checked. 0: ask `parse`.
     """
     size = unpack_from("<I", raw, core.BASE_PACKET_SIZE_AT)[0]
     flags = unpack_from("<I", raw, core.USER_FLAGS_AT)[0]
@@ -189,18 +189,17 @@ def order_ack_body(raw: "Buffer") -> int:
         or fields[core.PROPERTIES_MESSAGE_CLASS] != compose.CLASS_ORDER_ACK
         or fields[core.PROPERTIES_MESSAGE_SIZE] != core.ORDER_ACK_SIZE
         or fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] != core.ORDER_ACK_SIZE
-        or fields[core.PROPERTIES_EXTENSION_SIZE]  # an extension
+        or fields[core.PROPERTIES_EXTENSION_SIZE]
     ):
         return 0
     return body_at
 
 
 class Reader:
-    """Holds the bytes that have come and are not read yet: data[begin:end]. total: one word, the size of the packet
-    there.
+    """Holds the received bytes not read yet: data[begin:end]. total: one word, the size of the packet there.
 
-    Reads OrderAcks that differ from an earlier one in what they acknowledge, and in nothing that matters, without
-    taking memory. `body` is then that of the last one; user_flags: the low 16 bits of its message's UserHeader.Flags.
+    Reads OrderAcks without taking memory if they differ from an earlier one only in the acknowledged number and in
+    irrelevant fields. body: of the last OrderAck. user_flags: low 16 bits of its UserHeader.Flags.
     """
 
     __slots__ = ("_flags", "_head", "_view", "begin", "body", "data", "end", "total", "user_flags")
@@ -208,27 +207,27 @@ class Reader:
     def __init__(self) -> None:
         self.total = array("I", (0,))
         self.body = OrderAckBody()
-        self._head = b""  # between MessageID and body: what tells that it is an OrderAck; empty: there was none yet
+        self._head = b""  # bytes from MessageID to body, which identify an OrderAck; empty before the first one
         self.clear()
 
     def clear(self) -> None:
-        """Drop all of them."""
+        """Drop all bytes."""
         self.data = bytearray()
-        self._view = memoryview(b"")  # of data, if `room` has made it
+        self._view = memoryview(b"")  # of data, if made by `room`
         self.begin = 0
         self.end = 0
 
     def add(self, data: "Buffer") -> None:
-        """Put these behind the others."""
+        """Append bytes."""
         if self.begin or self._view:
             self._view = memoryview(b"")
             self.data = self.data[self.begin : self.end]
             self.begin = 0
-        self.data += data  # in place: a packet in small pieces is not copied for each of them
+        self.data += data  # in place: a packet in small pieces is not copied for each piece
         self.end = len(self.data)
 
     def room(self) -> memoryview:
-        """Where the next bytes are to be put; `took` tells how many there are then."""
+        """The buffer for the next bytes; call `took` afterwards."""
         begin = self.begin
         end = self.end - begin
         least = max(self.total[0], _ROOM) if end else _ROOM
@@ -244,11 +243,11 @@ class Reader:
         return self._view[end:] if end else self._view
 
     def took(self, count: int) -> None:
-        """So many bytes of the peer are now where `room` said."""
+        """The caller has put this number of bytes into `room`."""
         self.end += count
 
     def read_order_ack(self, start: int, total: int, heard: "array[int]") -> bool:
-        """Read the message data[start:start + total] if it is such an OrderAck, its SessionHeader into heard."""
+        """Read the message data[start:start + total] if it is such an OrderAck; its SessionHeader goes into heard."""
         if self._is_alike(start, total, heard):
             return True
         if self.data[start + core.USER_FLAGS_AT + 2] & _USER_TH_BYTE:
@@ -274,7 +273,7 @@ class Reader:
         )
 
     def _learn(self, raw: bytes) -> None:
-        """Take this one as the measure, if it is an OrderAck like all."""
+        """Take this message as the template, if it is a usual OrderAck."""
         body_at = order_ack_body(raw)
         if body_at:
             self._head = head = raw[core.USER_FLAGS_AT : body_at]
@@ -288,10 +287,9 @@ class Reader:
 class Window:
     """Both message sequences of one connection.
 
-    counts: the words of core.session_*. in_flight: what was sent and is not yet covered by an AckSequenceNumber, oldest
-    first; None stands for what nobody waits for.
-    awaiting_bits: recoverable entries that are not transactional, until a bit covers them. is_paused: the peer is asked
-    for one message at a time.
+    counts: the words of core.session_*. in_flight: sent messages that no AckSequenceNumber covers yet, oldest first;
+    None for a message without an entry. awaiting_bits: recoverable, non-transactional entries, until a bit covers
+    them. is_paused: the peer is asked for one message at a time.
     """
 
     __slots__ = ("_full", "awaiting_bits", "counts", "in_flight", "is_paused")
@@ -305,12 +303,12 @@ class Window:
         self._full = 0  # the peer's window, as negotiated
 
     def open(self, size: int) -> None:
-        """The peer has told its window in the handshake (B-213)."""
+        """Set the peer's window from the handshake (B-213)."""
         self._full = max(size, 1)
         self.counts[core.SESSION_RECEIVED_WINDOW_SIZE] = self._full
 
     def is_small(self) -> bool:
-        """Has the peer made its window smaller than it was (B-129)?"""
+        """Is the peer's window smaller than negotiated (B-129)?"""
         return self.counts[core.SESSION_RECEIVED_WINDOW_SIZE] < self._full
 
     def grow(self) -> None:
@@ -320,13 +318,13 @@ class Window:
 
     @property
     def half(self) -> int:
-        """Messages of the peer after which it should hear of them (B-124)."""
+        """Number of the peer's messages after which an acknowledgement is sent (B-124)."""
         counts = self.counts
         window = _ONE_MESSAGE if self.is_paused else counts[core.SESSION_WINDOW_SIZE]
         return max(min(window, counts[core.SESSION_RECEIVED_WINDOW_SIZE]) // 2, 1)
 
     def sent(self, entry: "Entry | None", recoverable: bool, now: int) -> None:
-        """The message that was counted last is the entry's: it has these numbers on this connection (B-320)."""
+        """Give the entry the numbers of the last counted message on this connection (B-320)."""
         if entry is not None:
             entry.sequence_number = self.counts[core.SESSION_SENT]
             entry.recoverable_sequence_number = self.counts[core.SESSION_RECOVERABLE_SENT] if recoverable else 0
@@ -338,16 +336,15 @@ class Window:
         self.in_flight.append(entry)
 
     def fill(self, header: "array[int]") -> bool:
-        """Make the words of a SessionHeader that goes out now. True: it does not acknowledge all that has come."""
+        """Fill a SessionHeader to send now. True: it does not acknowledge all received messages."""
         core.session_fill(self.counts, header)
         if self.is_paused:
             header[core.ACKS_WINDOW_SIZE] = _ONE_MESSAGE
         return core.session_unacked_received(self.counts) != 0
 
     def acknowledge(self, heard: "array[int]") -> "list[Entry] | None":
-        """Apply a SessionHeader that has been checked: in-flight entries first, then the bits (B-219 to B-225).
-
-        The entries that it acknowledges for good, if there are any.
+        """Apply a checked SessionHeader: in-flight entries first, then the bits (B-219 to B-225). Return the settled
+        entries, or None.
         """
         settled: "list[Entry] | None" = None
         in_flight = self.in_flight
@@ -355,7 +352,7 @@ class Window:
         left = core.session_unacked_sent(self.counts)
         while len(in_flight) > left:
             entry = in_flight.popleft()
-            # not one that waits to be sent again, or was, behind what is acknowledged (B-151)
+            # skip entries to resend, or resent behind the acknowledged number (B-151)
             if entry is not None and entry.awaiting_ack and not core.serial_after(entry.sequence_number, acked):
                 entry.awaiting_ack = False  # A-27
                 entry.received_session_ack = True
@@ -381,10 +378,10 @@ class Settings:
     """Durations in milliseconds under the specification's names, with its defaults; B-039, B-043, B-129, B-131 to
     B-134, A-13.
 
-    round_trip_delay: of a slow line, goes into the others. ack_wait_multiple: for sessions with direct format names,
-    for others it is 1. cleanup_timeout: 120000 on a routing server. window_growth_interval: after it a window that the
-    peer made small is doubled. close_on_mismatch: False only tells (Noted) of wrong counts in a SessionHeader. The
-    timers of transactional streams are arguments of streams.py.
+    round_trip_delay: of a slow line, added to the other times. ack_wait_multiple: for sessions with direct format
+    names, 1 for others. cleanup_timeout: 120000 on a routing server. window_growth_interval: until a small window is
+    doubled. close_on_mismatch: False reports wrong counts in a SessionHeader as Noted only. Timers of transactional
+    streams are arguments of streams.py.
     """
 
     def __init__(
@@ -409,10 +406,10 @@ class Settings:
 
 
 class Handshake:
-    """One byte stream to a peer, from its beginning until it is OPEN, and its end; session.Session is what uses it.
+    """One byte stream to a peer, from its beginning to OPEN, and its end; session.Session uses it.
 
-    initiator: this side connected and begins. own_guid, remote_guid: 16 bytes; remote_guid is NULL_GUID where a
-    direct format name leads to the peer, and the peer's answer is taken (A-39). After the end, `closed` is a Closed.
+    initiator: this side connects and begins. own_guid, remote_guid: 16 bytes; remote_guid is NULL_GUID for a direct
+    format name, and the peer's answer sets it (A-39). After the end, `closed` is a Closed.
     """
 
     def __init__(
@@ -426,17 +423,17 @@ class Handshake:
         self.closed: "Closed | None" = None
         self.reader = Reader()
         self.window = Window(self.settings.window_size)
-        # B-043; ConnectionParameters carries it, and can carry no more
+        # B-043; the limit of ConnectionParameters
         self.ack_wait_timeout = min(self.settings.ack_wait_timeout + self.settings.round_trip_delay, _ACK_WAIT_MAX)
-        self.recoverable_ack_send_timeout = 0xFFFFFFFF  # B-044: until it is negotiated
+        self.recoverable_ack_send_timeout = 0xFFFFFFFF  # B-044: until the negotiation
         self.due: "list[int | None]" = [None] * TIMERS
         self._start_initialization(now)
-        self._words = core.words(core.ESTABLISH_CONNECTION)  # of any header that is read or written just now
+        self._words = core.words(core.ESTABLISH_CONNECTION)  # scratch words for any header
         self._out: "list[bytes | bytearray]" = []
 
     def connected(self, now: int, pinged: bool = False) -> None:
-        """The transport is up. An initiator asks for the session (B-204); an acceptor waits. pinged: the peer was asked
-        by a ping before, and agreed.
+        """The transport is connected. An initiator requests the session (B-204); an acceptor waits. pinged: the peer
+        has agreed to a ping before.
         """
         if self.initiator:
             self._start_initialization(now)
@@ -447,13 +444,13 @@ class Handshake:
             self.state = WAITING_ECR_MSG  # B-181
 
     def transport_closed(self) -> "list[object]":
-        """The transport is gone (B-298): a Closed event, unless the session was over already."""
+        """The transport is closed (B-298): a Closed event, unless the session has ended before."""
         return self.close("B-298", "the peer closed the connection")
 
     def close(self, rule: str, reason: str, keep_output: bool = False) -> "list[object]":
-        """End the session from this side: shut the transport afterwards. No packet says so (B-004).
+        """End the session from this side: close the transport afterwards. No packet announces it (B-004).
 
-        keep_output: what is to be written still goes. Returns a Closed event, unless the session was over already.
+        keep_output: still send pending output. Returns a Closed event, unless the session has ended before.
         """
         if self.closed is not None:
             return []
@@ -467,13 +464,13 @@ class Handshake:
         return [self.closed]
 
     def data_to_send(self) -> bytes:
-        """Everything that is to be written now, once; write it in one go."""
+        """Take all pending output; write it in one go."""
         data = b"".join(self._out)
         self._out = []
         return data
 
     def take_output(self, buffer: bytearray, offset: int) -> int:
-        """Move what is to be written to buffer[offset:], as many whole packets as there is room for; bytes."""
+        """Move pending output to buffer[offset:], as many whole packets as fit. Returns the number of bytes."""
         out = self._out
         at = offset
         while out and at + len(out[0]) <= len(buffer):
@@ -484,7 +481,7 @@ class Handshake:
 
     @property
     def round_trip(self) -> int:
-        """ms, as the initiator has measured it; 0: less than 63 (B-210), or not known."""
+        """ms, as the initiator has measured it; 0: less than 63 (B-210), or unknown."""
         timeout = self.recoverable_ack_send_timeout
         return timeout // 8 if timeout > _RECOVERABLE_ACK_MIN else 0
 

@@ -1,6 +1,6 @@
-"""The constants of the C core (c_core/mqqb.h, without the prefix), and the places of the integers in its structures.
+"""The constants of the C core (c_core/mqqb.h, without the prefix), and the indices of integers in its structures.
 
-Everybody takes them from core, which has them all; here they are for the implementations of the core.
+Other modules take constants from core; this file is for the implementations of the core.
 """
 
 from mqqb import const

@@ -1,13 +1,13 @@
 """Fixed-size headers, session counters, acknowledgement bits, transactional order: names, and the choice of the core.
 
-The C core is taken when it is there (``_mqqb``: on CPython made by cffi, on a board a user C module; on a board whose
-firmware has none, the native module ``mqqb.core_ARCH`` for its processor), else its twin ``core_py``. All of them do
-the same, with the same names: those of c_core/mqqb.h without the prefix. That header says what each function means.
-``implementation`` is "c", "c-module", "native-module" or "python". A module ``mqqb_force_twin`` that can be imported,
-or the environment variable ``ORDACK_CORE=python`` (CPython), forces the twin.
+The C core is used if it exists. ``_mqqb`` is a cffi module on CPython, and a user C module on boards. A board without
+it tries the native module ``mqqb.core_ARCH`` of its processor. Otherwise the twin ``core_py`` is used. All cores have
+the same functions and names: those of c_core/mqqb.h without the prefix. That header documents the functions.
+``implementation`` is "c", "c-module", "native-module" or "python". An importable module ``mqqb_force_twin``, or
+``ORDACK_CORE=python`` in the environment (CPython), forces the twin.
 
-A C structure is an ``array("I")`` of 32-bit words; constants such as ``BASE_FLAGS`` are the places of its integers.
-Byte strings (GUIDs, CorrelationID) take words too, as raw memory: leave those alone, slice the packet instead.
+A C structure is an ``array("I")`` of 32-bit words; constants such as ``BASE_FLAGS`` are the indices of its integers.
+Byte strings (GUIDs, CorrelationID) take words as raw memory: slice the packet instead of reading them.
 
     part_size(part) -> int                              bytes on the wire
     part_words(part) -> int                             words of the structure
@@ -32,20 +32,20 @@ Byte strings (GUIDs, CorrelationID) take words too, as raw memory: leave those a
     order_ack_received(outgoing, ack) -> status         ack: an ORDER_ACK (B-230, B-233)
     roll(outgoing)                                      B-096
 
-And what on a board would take memory in Python:
+Functions that save memory on boards:
 
-    copy(to, at, data, begin, end)                      bytes: to[at:] becomes as data[begin:end] is
-    copy_words(to, words)                               the beginning of an array becomes as all of another is
-    put_words(to, at, words, begin, end)                words[begin:end] little-endian at to[at:]
-    drop(items, count)                                  the first of a list go
-    put_crc(data, at, begin, end, value)                CRC-32 of data[begin:end], carried on from value, at data[at:]
+    copy(to, at, data, begin, end)                      bytes: data[begin:end] to to[at:]
+    copy_words(to, words)                               an array to the beginning of another
+    put_words(to, at, words, begin, end)                words[begin:end] little-endian to to[at:]
+    drop(items, count)                                  removes the first items of a list
+    put_crc(data, at, begin, end, value)                CRC-32 of data[begin:end], continued from value, to data[at:]
 
-And what keeps two programs apart that would use the same files:
+Protection against a second program that uses the same files:
 
-    lock(name)                                          a file is this process's; OSError if it is another's
+    lock(name)                                          locks a file for this process; OSError if another holds it
 
-What came from the wire is answered with a status. A caller's mistake (array too short, range outside the buffer, number
-out of range) raises ValueError and has changed nothing.
+Wire input is answered with a status. A caller's mistake (short array, range outside the buffer, number out of range)
+raises ValueError and changes nothing.
 """
 
 from array import array
@@ -56,7 +56,7 @@ from mqqb.constants import *  # noqa: F403 - this is where all take them from
 # ---- the functions ----------------------------------------------------------------------------
 
 
-# By the number of the board's native architecture: the native module that it can load.
+# By the board's native architecture number: the suffix of its native module.
 NATIVE = ("", "", "x64", "", "armv6m", "armv7m", "armv7m", "armv7m", "armv7m", "", "", "", "", "", "", "")
 
 
@@ -67,7 +67,7 @@ def _native() -> object:
     name = NATIVE[getattr(sys.implementation, "_mpy", 0) >> 10 & 15]
     try:
         return __import__("mqqb.core_" + name, None, None, (name,)) if name else None
-    except (ImportError, ValueError):  # not there; made for another version of MicroPython
+    except (ImportError, ValueError):  # missing, or for another version of MicroPython
         return None
 
 
@@ -90,7 +90,7 @@ def _choose() -> str:
 
 implementation = _choose()
 TYPE_CHECKING = const(0)
-# functions: where they are, and where a C core has more than its twin.
+# The core's functions. A C core may have more functions than its twin.
 if TYPE_CHECKING or implementation == "python":
     from mqqb import core_py
 
@@ -103,7 +103,7 @@ elif implementation == "native-module":
     functions = _native()
 else:
     import _mqqb as functions
-del _choose, _native  # a board has no memory for what it needs no more
+del _choose, _native  # saves memory on boards
 
 part_size = functions.part_size
 part_words = functions.part_words
@@ -143,7 +143,7 @@ def words(part: int) -> "array[int]":
 class Malformed(Exception):
     """The peer's bytes break a rule: discard the packet, close the session (B-168, B-169).
 
-    rule: "B-nnn" or a section of wire.md; field: "Header.Field"; reason: a sentence; status: the core's status or None.
+    rule: "B-nnn" or a section of wire.md. field: "Header.Field". reason: a sentence. status: the core's, or None.
     """
 
     def __init__(self, rule: str, field: str, reason: str, status: "int | None" = None) -> None:
@@ -155,9 +155,10 @@ class Malformed(Exception):
 
 
 def malformed(problem: int, place: "int | str") -> Malformed:
-    """The error for a status of the core, or one of problems.py, which has the words; a board has the numbers alone.
+    """The error for a status of the core or of problems.py. Only hosts have the texts of problems.py; boards show
+    numbers.
 
-    place: of problems.PLACES, or its name; of some problems.
+    place: of problems.PLACES, or its name; some problems need it.
     """
     try:
         from mqqb import problems

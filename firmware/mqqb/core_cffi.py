@@ -1,6 +1,6 @@
-"""The C core on CPython, through the cffi module `_mqqb`: the functions that mqqb.core describes.
+"""The C core on CPython, through the cffi module `_mqqb`: the functions of mqqb.core.
 
-What C asserts is checked here and raises ValueError.
+Conditions that C asserts are checked here and raise ValueError.
 """
 # mypy: disable-error-code="no-any-return"
 
@@ -25,8 +25,8 @@ _ORDER_ACK = ffi.typeof("mqqb_order_ack[]")
 _SIZES = tuple([lib.mqqb_part_size(part) for part in range(PARTS)])
 _PART_WORDS = tuple([lib.mqqb_part_words(part) for part in range(PARTS)])
 _from_buffer = ffi.from_buffer
-os.register_at_fork(after_in_child=lambda: _locks.clear())  # they are the parent's
-_locks: "dict[str, int]" = {}  # descriptors of locked files, which stay open: closing any of a file would end its lock
+os.register_at_fork(after_in_child=lambda: _locks.clear())  # the parent holds these locks
+_locks: "dict[str, int]" = {}  # descriptors of locked files; they stay open, because closing one ends the file's lock
 
 
 def _check_part(part: int) -> None:
@@ -186,5 +186,5 @@ def lock(name: str) -> None:
         os.close(file)
         raise OSError(f"another program holds {name}: end it, or use another folder") from error
     if name in _locks:
-        os.close(_locks[name])  # of a file that is no more
+        os.close(_locks[name])  # of a deleted file
     _locks[name] = file

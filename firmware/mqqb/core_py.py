@@ -1,6 +1,6 @@
-"""The C core's twin in Python: same names, same results (c_core/mqqb.h says what they mean).
+"""The C core's Python twin: same names, same results (documented in c_core/mqqb.h).
 
-Words of byte strings hold their bytes in little-endian order, which is raw memory on every machine that runs this.
+Words of byte strings hold their bytes in little-endian order, the memory order of all supported machines.
 """
 
 import struct
@@ -37,7 +37,7 @@ _SIZES = tuple([struct.calcsize(f) for f in _FORMATS])
 _MAXIMUM = {"B": 0xFF, "H": 0xFFFF, "I": _M32}
 
 
-# ---- what a part alone can show: each answers with a status, in the order of the statuses ---------
+# ---- checks within one part; the order of problems is that of the statuses --------------------------
 
 
 def _check_base(v: "tuple[int, ...] | array[int]") -> int:
@@ -139,7 +139,7 @@ _CHECKS = (
 )
 
 
-# ---- what the caller hands in -----------------------------------------------------------------
+# ---- checks of arguments ----------------------------------------------------------------------
 
 
 def _check_part(part: int) -> None:
@@ -209,14 +209,14 @@ def pack(part: int, fields: "array[int]", data: "bytearray | memoryview", offset
 
 
 def packet_total(flags: int, packet_size: int) -> int:
-    """Bytes of a packet on the stream: a SessionHeader behind a message is not in its PacketSize (OP-1, A-51)."""
+    """Bytes of a packet on the stream: PacketSize does not count a message's SessionHeader (OP-1, A-51)."""
     _check_number(flags, 0, 0xFFFF)
     _check_number(packet_size, 0, c.PACKET_SIZE_MAX)
     return packet_size + 16 if flags & (c.BASE_IN | c.BASE_SH) == c.BASE_SH else packet_size
 
 
 def frame(data: "bytes | bytearray | memoryview", offset: int, end: int, total: "array[int]") -> int:
-    """Set total[0] to the bytes of the packet at data[offset:end] (wire.md 4.2)."""
+    """Set total[0] to the size of the packet at data[offset:end] (wire.md 4.2)."""
     _check_words(total, 1)
     _check_range(data, offset, end)
     if end - offset < _SIZES[c.BASE_HEADER]:
@@ -268,7 +268,7 @@ def session_init(s: "array[int]", window_size: int) -> None:
 
 
 def session_can_send(s: "array[int]") -> bool:
-    """Is there room in the smaller of both windows (B-118, A-25), and in serial arithmetic (A-23)?"""
+    """Does the smaller of both windows have room (B-118, A-25), within serial arithmetic (A-23)?"""
     return session_unacked_sent(s) < min(s[c.SESSION_WINDOW_SIZE], s[c.SESSION_RECEIVED_WINDOW_SIZE], 0x7FFF)
 
 
@@ -279,19 +279,19 @@ def _count(s: "array[int]", recoverable: bool, messages: int) -> None:
 
 
 def session_sent(s: "array[int]", recoverable: bool) -> None:
-    """Count a message as it goes out (B-320)."""
+    """Count a sent message (B-320)."""
     _check_words(s, c.SESSION_WORDS)
     _count(s, recoverable, c.SESSION_SENT)
 
 
 def session_received(s: "array[int]", recoverable: bool) -> None:
-    """Count a message as it comes in (B-252, B-278)."""
+    """Count a received message (B-252, B-278)."""
     _check_words(s, c.SESSION_WORDS)
     _count(s, recoverable, c.SESSION_RECEIVED)
 
 
 def session_stored(s: "array[int]", recoverable: bool) -> int:
-    """Count the oldest message not yet stored as durable. ACK_FIRST: nothing done, send a SessionAck before (B-123)."""
+    """Count the oldest unstored message as durable. ACK_FIRST: nothing changed, send a SessionAck first (B-123)."""
     _check_words(s, c.SESSION_WORDS)
     if s[c.SESSION_STORED] == s[c.SESSION_RECEIVED]:
         raise ValueError("nothing left to store")
@@ -307,23 +307,23 @@ def session_stored(s: "array[int]", recoverable: bool) -> int:
 
 
 def session_unacked_received(s: "array[int]") -> int:
-    """Messages received and not covered by a SessionHeader of ours (B-037)."""
+    """Received messages that no sent SessionHeader covers (B-037)."""
     _check_words(s, c.SESSION_WORDS)
     return (s[c.SESSION_RECEIVED] - s[c.SESSION_ACKED]) & 0xFFFF
 
 
 def session_unacked_sent(s: "array[int]") -> int:
-    """Messages sent and not acknowledged (B-038)."""
+    """Sent messages without an acknowledgement (B-038)."""
     _check_words(s, c.SESSION_WORDS)
     return (s[c.SESSION_SENT] - s[c.SESSION_PEER_ACKED]) & 0xFFFF
 
 
 def session_fill(s: "array[int]", h: "array[int]") -> None:
-    """Make the SessionHeader that is due now and count it as sent (B-101 to B-108)."""
+    """Fill the next SessionHeader and count it as sent (B-101 to B-108)."""
     _check_words(s, c.SESSION_WORDS)
     _check_words(h, part_words(c.SESSION_HEADER))
     flags = s[c.SESSION_ACK_FLAGS]
-    h[c.ACKS_SEQUENCE_NUMBER] = s[c.SESSION_STORED]  # not what was received: A-31
+    h[c.ACKS_SEQUENCE_NUMBER] = s[c.SESSION_STORED]  # not the received count: A-31
     h[c.ACKS_BASE] = (s[c.SESSION_RECOVERABLE_ACKED] + 1) & 0xFFFF if flags else 0
     h[c.ACKS_FLAGS] = flags
     h[c.ACKS_SENT] = s[c.SESSION_SENT]
@@ -336,7 +336,7 @@ def session_fill(s: "array[int]", h: "array[int]") -> None:
 
 
 def session_check(s: "array[int]", h: "array[int]", carried: bool) -> int:
-    """Check a received SessionHeader and adopt its acknowledgement and window (B-130, B-219, B-227, B-229, OP-14)."""
+    """Check a received SessionHeader, and apply its acknowledgement and window (B-130, B-219, B-227, B-229, OP-14)."""
     _check_words(s, c.SESSION_WORDS)
     _check_words(h, part_words(c.SESSION_HEADER))
     if _after(h[c.ACKS_SEQUENCE_NUMBER], s[c.SESSION_SENT]):
@@ -366,7 +366,7 @@ def session_check(s: "array[int]", h: "array[int]", carried: bool) -> int:
 
 
 def tx_compare(ordinal_a: int, time_stamp_a: int, ordinal_b: int, time_stamp_b: int) -> int:
-    """-1, 0 or 1: two TxSequenceIDs compared as 64-bit numbers, TimeStamp high (B-078)."""
+    """Compare two TxSequenceIDs as 64-bit numbers, TimeStamp high: -1, 0 or 1 (B-078)."""
     _check_number(ordinal_a, 0, _M32)
     _check_number(time_stamp_a, 0, _M32)
     _check_number(ordinal_b, 0, _M32)
@@ -377,7 +377,8 @@ def tx_compare(ordinal_a: int, time_stamp_a: int, ordinal_b: int, time_stamp_b: 
 
 
 def accept(incoming: "array[int]", h: "array[int]") -> bool:
-    """Is the message next in its stream (B-270)? The stream advances if so (B-271), else it counts (B-272, A-01)."""
+    """Is the message next in its stream (B-270)? True: the stream advances (B-271). False: it counts a reject (B-272,
+    A-01)."""
     _check_words(incoming, c.INCOMING_WORDS)
     _check_words(h, part_words(c.TRANSACTION_HEADER))
     order = tx_compare(
@@ -395,7 +396,7 @@ def accept(incoming: "array[int]", h: "array[int]") -> bool:
 
 
 def stamp(outgoing: "array[int]", previous: int, h: "array[int]") -> int:
-    """Number a message for the first and only time (B-317, A-08). STREAM_FULL: nothing was done (A-24)."""
+    """Number a message for the first and only time (B-317, A-08). STREAM_FULL: nothing changed (A-24)."""
     _check_words(outgoing, c.OUTGOING_WORDS)
     _check_words(h, part_words(c.TRANSACTION_HEADER))
     number = outgoing[c.OUTGOING_NUMBER]
@@ -411,7 +412,7 @@ def stamp(outgoing: "array[int]", previous: int, h: "array[int]") -> int:
 
 
 def order_ack_received(outgoing: "array[int]", ack: "array[int]") -> int:
-    """Raise last_ack. IGNORED: another sequence, a number never given, or no progress (B-230, B-233)."""
+    """Raise last_ack. IGNORED: another sequence, an unassigned number, or no progress (B-230, B-233)."""
     _check_words(outgoing, c.OUTGOING_WORDS)
     _check_words(ack, part_words(c.ORDER_ACK))
     number = ack[c.ACK_NUMBER]
@@ -426,7 +427,7 @@ def order_ack_received(outgoing: "array[int]", ack: "array[int]") -> int:
 
 
 def roll(outgoing: "array[int]") -> None:
-    """Begin the next sequence, if a message was numbered in this one (B-096, A-05)."""
+    """Begin the next sequence, unless the present one is empty (B-096, A-05)."""
     _check_words(outgoing, c.OUTGOING_WORDS)
     if outgoing[c.OUTGOING_NUMBER] == 1:
         return
@@ -438,20 +439,20 @@ def roll(outgoing: "array[int]") -> None:
 
 
 def copy(to: "bytearray | memoryview", at: int, data: "bytes | bytearray | memoryview", begin: int, end: int) -> None:
-    """to[at:] becomes as data[begin:end] is."""
+    """Copy data[begin:end] to to[at:]."""
     _check_range(data, begin, end)
     _check_range(to, at, at + end - begin)
     to[at : at + end - begin] = memoryview(data)[begin:end]
 
 
 def copy_words(to: "array[int]", words: "array[int]") -> None:
-    """The beginning of one array becomes as all of the other is."""
+    """Copy an array to the beginning of another."""
     _check_words(to, len(words))
     to[: len(words)] = words
 
 
 def put_words(to: "bytearray | memoryview", at: int, words: "array[int]", begin: int, end: int) -> None:
-    """words[begin:end], little-endian, at to[at:]."""
+    """Write words[begin:end], little-endian, to to[at:]."""
     _check_words(words, end)
     _check_number(begin, 0, end)
     _check_range(to, at, at + 4 * (end - begin))
@@ -461,17 +462,17 @@ def put_words(to: "bytearray | memoryview", at: int, words: "array[int]", begin:
 
 
 def drop(items: "list[Any]", count: int) -> None:
-    """The first items of a list go."""
+    """Remove the first items of a list."""
     _check_number(count, 0, len(items))
     del items[:count]
 
 
 def lock(name: str) -> None:
-    """Nothing: there is one program on a board, or nobody who could lock a file for it."""
+    """Do nothing: a board runs one program, and stock firmware has no file locks."""
 
 
 def put_crc(data: "bytearray | memoryview", at: int, begin: int, end: int, value: int) -> None:
-    """The CRC-32 of data[begin:end], carried on from value, goes to data[at:], little-endian."""
+    """Write the CRC-32 of data[begin:end], continued from value, to data[at:], little-endian."""
     _check_range(data, begin, end)
     _check_range(data, at, at + 4)
     _check_number(value, 0, _M32)

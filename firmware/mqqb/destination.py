@@ -1,7 +1,6 @@
-"""The destination's role, on a queue manager and on a board alike (sans I/O): which messages are refused and which
-accepted, and when the OrderAck is due that their source is owed.
+"""The destination's role, on queue managers and boards (sans I/O): accept or reject messages, and schedule OrderAcks.
 
-Whoever keeps what is decided here is a Storage: SQLite in one transaction, or a log on flash.
+A Storage keeps the decisions: SQLite in one transaction, or a log on flash.
 """
 
 from array import array
@@ -17,16 +16,16 @@ if TYPE_CHECKING:
     from mqqb.session import Session
 
     class Storage(Protocol):
-        """What keeps accepted messages, and the FinalAcks of rejected ones. arriving: the message, as its owner has
-        handed it to `IncomingStream.decide`."""
+        """Keeps accepted messages, and the FinalAcks of rejected ones. arriving: the message as its owner passed it to
+        `IncomingStream.decide`."""
 
         def over_quota(self, arriving: "Any") -> int:
-            """The class to reject it with, for its queue has no room for it; 0: it has, or room is wanting for all
-            queues, which comes first (B-283)."""
+            """The class that rejects the message if its queue is full. 0: the queue has room, or all queues lack room,
+            which takes precedence (B-283)."""
 
         def keep(self, arriving: "Any", rejection: int) -> str:
-            """Put it in its queue (B-282), or what is owed for rejecting it with this class (B-115). A text says why
-            there is no room: then nothing is kept (B-285)."""
+            """Put the message in its queue (B-282), or store the answer to its rejection with this class (B-115).
+            Return a reason if there is no room: then nothing is stored (B-285)."""
 
 
 ORDER_ACK_TIMEOUT = 500  # B-045
@@ -37,9 +36,9 @@ _PRIVACY_LEVELS = (0, 1, 3, 5)  # wire.md 1.9
 
 
 def rejection_of(message: "UserMessage", is_here: bool, is_transactional: bool, time: int, clock_skew: int) -> int:
-    """The class to reject a message with whatever its place in its stream is (A-33), 0 for a good one.
+    """The class that rejects a message at any place of its stream (A-33); 0 for a good message.
 
-    is_here: its queue exists, and is_transactional or not. Otherwise as `is_too_late`.
+    is_here: its queue exists; is_transactional: the queue's type. Other arguments: see `is_too_late`.
     """
     if not is_here:
         return confirm.NACK_BAD_DST_Q  # B-256
@@ -47,43 +46,41 @@ def rejection_of(message: "UserMessage", is_here: bool, is_transactional: bool, 
         return confirm.NACK_NOT_TRANSACTIONAL_MSG if is_transactional else confirm.NACK_NOT_TRANSACTIONAL_Q
     several = message.multi_queue_format
     if several is not None and several.signature:
-        return confirm.NACK_BAD_SIGNATURE  # B-330: no key here to match it with
+        return confirm.NACK_BAD_SIGNATURE  # B-330: no key to verify it
     security = message.security
     if security is not None:
         if security.fields[core.SECURITY_SIGNATURE_SIZE]:
             return confirm.NACK_BAD_SIGNATURE
         if security.fields[core.SECURITY_FLAGS] & ENCRYPTED_BODY:
-            return confirm.NACK_BAD_ENCRYPTION  # B-332: no key here to decrypt it with
+            return confirm.NACK_BAD_ENCRYPTION  # B-332: no key to decrypt it
         if message.properties.fields[core.PROPERTIES_PRIVACY_LEVEL] not in _PRIVACY_LEVELS:
             return confirm.NACK_BAD_SIGNATURE  # B-334
     return confirm.NACK_REACH_QUEUE_TIMEOUT if is_too_late(message, time, clock_skew) else 0
 
 
 def is_too_late(message: "UserMessage", time: int, clock_skew: int) -> bool:
-    """Is its time to reach its queue over (B-265 to B-267, A-42)? time: s since 1970, 0 for a clock that is not set.
+    """Has the time to reach the queue expired (B-265 to B-267, A-42)? time: s since 1970, 0 for an unset clock.
     clock_skew: s that the sender's clock may be behind."""
     life = message.base.fields[core.BASE_TIME_TO_REACH_QUEUE]
     return life != compose.FOREVER and time - message.user.fields[core.USER_SENT_TIME] > life + clock_skew
 
 
 def may_acknowledge(rejecting: "Iterable[object]", connection: object) -> bool:
-    """May an OrderAck go out on this connection? It covers rejected messages, too, and must not overtake the FinalAck
-    of one, else the source concludes that it was stored (B-235): each has to be on the wire in front of it, or on the
-    peer's disk.
+    """May an OrderAck be sent on this connection? The OrderAck also covers rejected messages. If it overtook a
+    FinalAck, the source would take the rejected message for stored (B-235). So each such FinalAck has to precede it on
+    the wire, or be on the peer's disk.
 
-    rejecting: of each FinalAck that rejects a message and is not on the peer's disk, the connection that carries it, or
-    None.
+    rejecting: for each rejecting FinalAck that is not on the peer's disk, the connection that carries it, or None.
     """
     return all(carrier is connection for carrier in rejecting)
 
 
 class IncomingStream:
-    """What this queue manager has accepted from one source for one queue, and the OrderAck it owes (B-058 to B-060,
-    B-113).
+    """The accepted messages of one source for one queue, and the OrderAck that is due (B-058 to B-060, B-113).
 
-    record: the mqqb_incoming words, persistent; the owner stores it in one step with each message that `accept`
-    admitted (B-098). limit: above that number nobody knows here which messages were rejected, for FinalAcks were given
-    up; None: nothing was. A queue manager keeps it with the record; a board forgets it at its next start.
+    record: the mqqb_incoming words; the owner commits it with each message that `accept` admitted (B-098). limit:
+    above this number, rejections are unknown, because FinalAcks were discarded; None: none was. A queue manager stores
+    the limit with the record; a board loses it at its next start.
     """
 
     limit: "int | None" = None
@@ -114,19 +111,19 @@ class IncomingStream:
 
     @property
     def order_ack_number(self) -> int:
-        """What an OrderAck may name; 0: there can be none yet (B-359)."""
+        """The number that an OrderAck may name; 0: no OrderAck is possible yet (B-359)."""
         number = self.tx_sequence_number
         return number if self.limit is None else min(number, self.limit)
 
-    # ---- messages that come
+    # ---- incoming messages
 
     def decide(self, header: "TransactionHeader", rejection: int, storage: "Storage", arriving: "Any") -> str:
-        """Decide about a transactional message. A text says why there is no room for it: then nothing was decided, and
-        the stream is as before (B-285). `schedule_order_ack` has to follow otherwise.
+        """Accept or reject a transactional message. Return a reason if there is no room: the stream is then unchanged
+        (B-285). Otherwise `schedule_order_ack` has to follow.
 
-        rejection: of `rejection_of`. The next message moves the stream on even if it is rejected, and one ahead of its
-        gap is rejected where it is (B-262, A-15). One that the stream has passed was answered then, or is in its queue.
-        Raises what the storage raises; that has to put the record back then.
+        rejection: from `rejection_of`. The next message advances the stream even if rejected. A message beyond a gap
+        is rejected where it is (B-262, A-15). An older message was answered before, or is in its queue. Raises the
+        storage's errors; the storage has to restore the record then.
         """
         before = array("I", self.record)
         last = self.tx_sequence_id
@@ -138,8 +135,8 @@ class IncomingStream:
         if is_next:
             rejection = rejection or storage.over_quota(arriving)  # B-284
         elif (sequence, number) <= (last, self.tx_sequence_number):
-            # Unknown is the first one above the limit that its source still has; and, where no number of this sequence
-            # may be named, so that nothing says that older ones are over, each of those.
+            # Unknown is the first message above the limit that its source still has. If no number of this sequence may
+            # be named, so that no OrderAck settles older messages, each of them is unknown.
             if limit is not None:
                 is_unknown = header.fields[core.TX_PREVIOUS] <= limit < number if sequence == last else not limit
             rejection = confirm.NACK_REACH_QUEUE_TIMEOUT if is_unknown else 0
@@ -148,22 +145,22 @@ class IncomingStream:
             if refusal:
                 core.copy_words(self.record, before)
                 return refusal
-        if is_unknown and sequence == last and self.limit == limit:  # else the storage has given up what is below
+        if is_unknown and sequence == last and self.limit == limit:  # else the storage has discarded FinalAcks below it
             self.limit = number
         elif is_next and sequence != last:
             self.limit = None
         return ""
 
     def accept(self, header: "TransactionHeader") -> bool:
-        """Is this message the next one (B-270)? True: the record has advanced (B-271); else only its reject count has
+        """Is this message the next one (B-270)? True: the record has advanced (B-271). False: its reject count has
         (B-272, A-01).
         """
         return core.accept(self.record, header.fields)
 
     def give_up(self, tx_sequence_id: int, number: int) -> None:
-        """The FinalAck that rejects this message will never be sent. So that nobody takes the message for stored,
-        OrderAcks end below it from now on. Its source sends from there again (B-151), and is told of each message that
-        was passed before that nobody knows (C-84).
+        """Discard the FinalAck that rejects this message. OrderAcks stay below the number from now on, so that no
+        source takes the message for stored. The source resends from there (B-151), and gets an answer for each unknown
+        message (C-84).
         """
         if tx_sequence_id == self.tx_sequence_id:
             self.limit = number - 1 if self.limit is None else min(self.limit, number - 1)
@@ -171,12 +168,11 @@ class IncomingStream:
     # ---- the OrderAck
 
     def schedule_order_ack(self, now: int, session: "Session | None" = None, early: int = EARLY_ORDER_ACK) -> None:
-        """A transactional message has come, accepted or not: start or push back the Order Ack Send Timer (B-113,
-        B-269).
+        """Start or delay the Order Ack Send Timer for a transactional message, accepted or not (B-113, B-269).
 
-        session: the one that it came on, if the OrderAck may go out before that timer asks for it: at once when half of
-        the window has come, and after a quiet of `early` ms or of a round trip, whichever is longer (early: 0 for
-        never). Senders take one at any time (B-230 to B-237).
+        session: of the message, if the OrderAck may be sent before the timer: at once after half of the window, or
+        after a quiet of `early` ms or one round trip, whichever is longer (early: 0 for never). Senders accept an
+        OrderAck at any time (B-230 to B-237).
         """
         self._come += 1
         timeout = self._order_ack_timeout
@@ -188,13 +184,13 @@ class IncomingStream:
             self._due = now + timeout
 
     def next_timeout(self) -> "int | None":
-        """When the OrderAck is due, or None. It stays owed when a session closes: the next one sends it
-        at once (A-30).
+        """When the OrderAck is due, or None. It stays due when a session closes: the next session sends it at once
+        (A-30).
         """
         return self._due
 
     def order_ack_sent(self, now: int) -> None:
-        """The OrderAck has been handed to a session, or none can be made yet (B-153, B-359)."""
+        """The OrderAck was passed to a session, or none is possible yet (B-153, B-359)."""
         self._due = None
         self._come = 0
         self.last_order_ack_send_time = now

@@ -1,4 +1,4 @@
-"""GUIDs as texts, and format names as texts that have them (wire.md 1.1, 1.5, 1.6)."""
+"""GUIDs and format names as text (wire.md 1.1, 1.5, 1.6)."""
 
 from struct import pack_into
 
@@ -9,7 +9,7 @@ from mqqb.names import guid_text as guid_text
 
 
 def guid_bytes(text: str) -> bytes:
-    """The 16 wire bytes of a GUID's text, with or without braces. ValueError if it is none."""
+    """The 16 wire bytes of a GUID's text, with or without braces. Raises ValueError."""
     parts = text[1:-1].split("-") if text[:1] == "{" and text[-1:] == "}" else text.split("-")
     if [len(part) for part in parts] != [8, 4, 4, 4, 12]:
         raise ValueError("not a GUID: " + text)
@@ -34,9 +34,9 @@ class DistributionListFormatName(QueueName):
 
 
 def parse_format_name(text: str) -> QueueName:
-    r"""A format name as applications write it: DIRECT=OS:host\private$\name, PUBLIC=guid, PRIVATE=guid\hex.
+    r"""Parse a format name in the form of applications: DIRECT=OS:host\private$\name, PUBLIC=guid, PRIVATE=guid\hex.
 
-    ValueError with the reason if it is none.
+    Raises ValueError with the reason.
     """
     kind, _, rest = text.partition("=")
     kind = kind.upper()
@@ -60,7 +60,7 @@ def parse_format_name(text: str) -> QueueName:
 
 
 def format_name(name: QueueName, host: bytes = names.NULL_GUID) -> str:
-    """The text of a queue name. host: GUID of the queue manager that a PrivateQueueFormatNameId is on."""
+    """The text of a queue name. host: GUID of the queue manager with a PrivateQueueFormatNameId."""
     if isinstance(name, DirectQueueFormatName):
         return "DIRECT=" + name.direct_format_name
     if isinstance(name, PrivateQueueFormatName):

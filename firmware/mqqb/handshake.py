@@ -1,4 +1,4 @@
-"""Internal packets and pings as objects, as hosts show them and tests build them (wire.md sections 5 and 7)."""
+"""Internal packets and pings as objects, for hosts and tests (wire.md sections 5 and 7)."""
 
 from mqqb import compose, connection, core, names
 from mqqb.compose import word
@@ -36,7 +36,7 @@ class EstablishConnectionHeader(Header):
 
 
 class ConnectionParametersHeader(Header):
-    """wire.md 5.3. Time-outs: ms; window_size: packets."""
+    """wire.md 5.3. Timeouts: ms; window_size: packets."""
 
     __slots__ = ()
     part = core.CONNECTION_PARAMETERS
@@ -85,7 +85,7 @@ class SessionAck:
 def read(
     base: BaseHeader, data: "Buffer", offset: int, limit: int
 ) -> "EstablishConnection | ConnectionParameters | SessionAck":
-    """Read an internal packet whose BaseHeader has been read."""
+    """Read an internal packet after its BaseHeader."""
     fields = core.words(core.ESTABLISH_CONNECTION)
     kind = connection.read_internal(data, offset, limit, fields) & core.INTERNAL_PT
     internal = InternalHeader(unpack(core.INTERNAL_HEADER, data, offset + core.BASE_HEADER_SIZE, limit))
@@ -116,7 +116,7 @@ class Ping(Header):
 
 
 def parse_ping(datagram: "Buffer") -> Ping:
-    """Read a ping datagram. Malformed: ignore it, answer nothing, close nothing (B-200, B-202)."""
+    """Read a ping datagram. Raises Malformed: ignore the datagram, send no answer, close nothing (B-200, B-202)."""
     if len(datagram) != core.part_size(core.PING):
         raise core.Malformed("wire.md 7", "PingPacket", "a ping has 24 bytes")
     ping = Ping(unpack(core.PING, datagram, 0, len(datagram)))
@@ -125,7 +125,7 @@ def parse_ping(datagram: "Buffer") -> Ping:
 
 
 def build_ping(ping: Ping) -> bytearray:
-    """The datagram. ValueError if a field is out of range."""
+    """Build the datagram. Raises ValueError if a field is out of range."""
     out = bytearray(core.part_size(core.PING))
     core.pack(core.PING, ping.fields, out, 0)
     out[8:24] = names.check_guid(ping.qm_guid)

@@ -1,4 +1,4 @@
-"""The headers of a message as objects, and how one is read (wire.md section 2)."""
+"""The headers of a message as objects, and functions to read them (wire.md section 2)."""
 
 import struct
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-# What MessagePropertiesHeader.Flags ask to be told:
-WANT_PA = const(0x01)  # that the message reached the queue,
-WANT_PR = const(0x02)  # that an application took it,
-WANT_NA = const(0x04)  # that it did not reach the queue,
-WANT_NR = const(0x08)  # that no application took it
+# MessagePropertiesHeader.Flags: requested reports:
+WANT_PA = const(0x01)  # the message reached the queue
+WANT_PR = const(0x02)  # an application received it
+WANT_NA = const(0x04)  # it did not reach the queue
+WANT_NR = const(0x08)  # no application received it
 
 
 class Header:
-    """A header with a fixed part. fields: the words of its structure (mqqb.h), as every core function takes them.
+    """A header with a fixed part. fields: the words of its structure (mqqb.h), as the core functions take them.
 
-    The words of GUIDs and other byte strings mean nothing: those are attributes of their own.
+    GUIDs and other byte strings are separate attributes; their words have no meaning.
     """
 
     __slots__ = ("fields",)
@@ -92,7 +92,7 @@ class _Sequenced(Header):
 
     @property
     def tx_sequence_id(self) -> int:
-        """TxSequenceID as the 64-bit number that is compared: TimeStamp high, Ordinal low (wire.md 1.2)."""
+        """TxSequenceID as a comparable 64-bit number: TimeStamp high, Ordinal low (wire.md 1.2)."""
         fields = self.fields
         first = 1 if self.part == core.TRANSACTION_HEADER else 0
         return fields[first + 1] << 32 | fields[first]
@@ -115,7 +115,7 @@ class TransactionHeader(_Sequenced):
 
 
 class SecurityHeader(Header):
-    """wire.md 2.4. The five items of SecurityData are bytes, empty if absent; build makes the sizes from them."""
+    """wire.md 2.4. The five items of SecurityData are bytes, empty if absent; build computes the sizes."""
 
     __slots__ = ("encryption_key", "provider_info", "security_id", "sender_cert", "signature")
     part = core.SECURITY_HEADER
@@ -140,9 +140,9 @@ class SecurityHeader(Header):
 
 
 class MessagePropertiesHeader(Header):
-    """wire.md 2.5. label_raw: WCHARs with the NUL, or empty. build makes LabelLength, MessageSize and ExtensionSize.
+    """wire.md 2.5. label_raw: WCHARs with the NUL, or empty. build computes LabelLength, MessageSize and ExtensionSize.
 
-    surplus: bytes allocated behind the body that take room in the packet (OP-4).
+    surplus: allocated bytes behind the body that take room in the packet (OP-4).
     """
 
     __slots__ = ("body", "correlation_id", "extension", "label_raw", "surplus")
@@ -169,7 +169,7 @@ class MessagePropertiesHeader(Header):
 
     @property
     def label(self) -> str:
-        """The label's text, without the NUL; decoded when asked for."""
+        """The label's text, without the NUL; decoded on demand."""
         return names.utf16_decode(self.label_raw[:-2])
 
     @label.setter
@@ -178,7 +178,7 @@ class MessagePropertiesHeader(Header):
 
 
 class FinalAckBody(_Sequenced):
-    """wire.md section 6. source_guid and message_id name the message that is acknowledged."""
+    """wire.md section 6. source_guid and message_id name the acknowledged message."""
 
     __slots__ = ("source_guid",)
     part = core.FINAL_ACK
@@ -215,7 +215,7 @@ class UserMessage:
         self.transaction: "TransactionHeader | None" = None
         self.security: "SecurityHeader | None" = None
         self.properties = properties
-        self.debug: "Any" = None  # these three: the headers of rare.py
+        self.debug: "Any" = None  # these three are headers of rare.py
         self.soap: "Any" = None
         self.multi_queue_format: "Any" = None
         self.session: "SessionHeader | None" = None
@@ -223,7 +223,7 @@ class UserMessage:
 
 
 class FinalAck:
-    """A message to the order queue (wire.md section 6). build puts body in the place of the message's body."""
+    """A message to the order queue (wire.md section 6). build puts body in place of the message's body."""
 
     __slots__ = ("body", "message")
 
@@ -232,7 +232,7 @@ class FinalAck:
         self.body = body
 
 
-# ---- what reading takes -------------------------------------------------------------------------
+# ---- functions for reading ----------------------------------------------------------------------
 
 
 def find_nul(raw: bytes, start: int) -> int:
@@ -244,13 +244,14 @@ def find_nul(raw: bytes, start: int) -> int:
 
 
 def check_text(raw: bytes, place: "int | str") -> None:
-    """One NUL, and it is at the end (B-431)."""
+    """Check that the only NUL is at the end (B-431). Raises Malformed."""
     if len(raw) & 1 or find_nul(raw, 0) != len(raw) - 2:
         raise core.malformed(problems.NOT_TERMINATED, place)
 
 
 def unpack(part: int, data: "Buffer", at: int, limit: int) -> "array[int]":
-    """The words of one part, in a new array. Malformed, also if padding before it goes beyond limit (B-429)."""
+    """The words of one part, in a new array. Raises Malformed, also if padding before the part exceeds limit
+    (B-429)."""
     fields = core.words(part)
     status = core.unpack(part, fields, data, at, limit) if at <= limit else core.NEED_MORE
     if status:
@@ -259,7 +260,7 @@ def unpack(part: int, data: "Buffer", at: int, limit: int) -> "array[int]":
 
 
 def take(data: "Buffer", at: int, size: int, limit: int, place: "int | str") -> bytes:
-    """size bytes at data[at]. Malformed if they go beyond limit (B-429)."""
+    """size bytes at data[at]. Raises Malformed if they exceed limit (B-429)."""
     if at + size > limit:
         raise core.malformed(core.NEED_MORE, place)
     return bytes(data[at : at + size])
@@ -269,7 +270,7 @@ def take(data: "Buffer", at: int, size: int, limit: int, place: "int | str") -> 
 
 
 class PrivateQueueFormatNameId(QueueName):
-    """A private queue on a host that the selector names (wire.md 1.5)."""
+    """A private queue on the host given by the selector (wire.md 1.5)."""
 
     __slots__ = ()
     kind = names.ID

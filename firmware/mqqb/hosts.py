@@ -1,4 +1,4 @@
-"""Queues on hold or moved to another session, and the state of a stream for operators; only hosts have this file."""
+"""Queues on hold, queues moved to another session, and stream states for operators. Only hosts have this file."""
 
 from collections import deque
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def pause(session: "Session", now: int) -> None:
-    """The queue is put on hold (B-128, B-345): what is stored is acknowledged, and from now on each SessionHeader
-    asks the peer for one message at a time. The owner sends nothing of the queue; the session may go idle.
+    """Put the queue on hold (B-128, B-345): acknowledge stored messages; each SessionHeader then asks the peer for one
+    message at a time. The owner sends no message of the queue; the session may go idle.
     """
     if session.state == connection.OPEN:
         session.window.is_paused = True
@@ -21,7 +21,7 @@ def pause(session: "Session", now: int) -> None:
 
 
 def resume(session: "Session", now: int) -> None:
-    """The queue is taken off hold (B-346): tell the peer that the whole window is open again."""
+    """Take the queue off hold (B-346): open the whole window to the peer."""
     if session.state == connection.OPEN and session.window.is_paused:
         session.window.is_paused = False
         session.send_session_ack(now)
@@ -29,7 +29,7 @@ def resume(session: "Session", now: int) -> None:
 
 
 def forget(session: "Session", stream: OutgoingStream) -> None:
-    """Another session sends what is in this stream: nobody waits for what this one's peer acknowledges of it."""
+    """Another session takes over this stream: ignore this peer's acknowledgements of the stream's messages."""
     window = session.window
     entries = (None if entry is None or entry.stream is stream else entry for entry in window.in_flight)
     window.in_flight = deque(entries, window.in_flight.maxlen)
@@ -37,11 +37,11 @@ def forget(session: "Session", stream: OutgoingStream) -> None:
 
 
 class TransferInfo:
-    """What an operator may know of an outgoing stream: OutgoingTransferInfo (B-080, B-239, B-423).
+    """The state of an outgoing stream for operators: OutgoingTransferInfo (B-080, B-239, B-423).
 
-    A SEQUENCE_INFO is (64-bit TxSequenceID, number, previous number), or None if there is none. Times: as `now`, in ms,
-    resend_time 0 while no timer runs. no_ack_count: sent or not, without OrderAck; no_read_count: awaiting a FinalAck.
-    numbered: how many in the table are transactional, if that is known.
+    A SEQUENCE_INFO is (64-bit TxSequenceID, number, previous number) or None. Times: in ms like `now`; resend_time is
+    0 while no timer runs. no_ack_count: without OrderAck, sent or not; no_read_count: without FinalAck. numbered:
+    transactional messages in the table, if known.
     """
 
     def __init__(self, stream: OutgoingStream, numbered: "int | None" = None) -> None:
