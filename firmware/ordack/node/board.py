@@ -167,9 +167,8 @@ def deep_sleep(
 ) -> None:
     """Make everything accepted durable, and put the board into deep sleep, from which it restarts.
 
-    drain_ms: time to wait for messages to be stored at their destinations, and for answers to be delivered. In a
-    program with asyncio, call it last, with drain_ms 0. Raises OutboxError, without sleeping, if the file system
-    refuses.
+    drain_ms: time for messages to be stored at their destinations, and for answers to arrive there. With asyncio, call
+    it last, with drain_ms 0. Raises OutboxError, without sleeping, if the file system refuses.
     """
     if drain_ms:
         node.wait(lambda: not node.waiting and (node.inboxes is None or not node.inboxes.owed.final_acks), drain_ms)

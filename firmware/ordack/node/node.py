@@ -3,8 +3,7 @@
     node = Node("outbox")
     queue = node.queue("DIRECT=TCP:10.0.0.5\\\\private$\\\\line1")
     message = queue.put(b"21.5")              # on flash when it returns
-    node.wait(message.is_settled, 5000)       # or call node.poll() regularly, or node.start() and `await
-    queue.send(...)`
+    node.wait(message.is_settled, 5000)       # or node.poll() regularly, or node.start() and `await queue.send(...)`
 
 No call except `wait` takes longer than a few file system operations, whatever networks and name servers do, so a short
 watchdog timeout is safe. One session carries all queues of an address. Without an inbox, received messages are dropped.

@@ -379,9 +379,8 @@ class Manager:
         durable: bool = True,
         writes: bool = True,
     ) -> Batch:
-        """Run requests of applications and `decide` on a new batch, and write its decisions, in one transaction.
-        durable,
-        writes: as in Store.transaction. An exception leaves everything undecided and nothing stored."""
+        """Run requests of applications and `decide` on a new batch, and write its decisions, in one transaction
+        (`durable`, `writes`: see Store.transaction). An exception leaves nothing decided or stored."""
         batch = Batch(Settlements(self.store, wall, self.config))
         try:
             with self.store.transaction(durable, writes):
@@ -571,8 +570,7 @@ class Manager:
         }
 
     def close(self) -> None:
-        """End all sessions (B-163), also in the store: messages sent before the next start were then never
-        transmitted."""
+        """End all sessions (B-163), also in the store: messages added before the next start count as untransmitted."""
         self.links.close_all("B-163", "the queue manager stops")
         with contextlib.suppress(StoreError):  # then the next start recovers as after a crash
             self.outgoing.note_closed()

@@ -11,16 +11,15 @@ messages, then their lookup ids, arrivals, doubts and aborts, as in `store.messa
 | question | answer |
 |---|---|
 | HELLO, VERSION, application | DONE, GUID of the queue manager |
-| TAKE, queue, limit, counted, poison_after, lookup id, correlation id, milliseconds to wait | DONE, messages | |
-COMMIT, number, keys taken, class, runs of letters, order or nothing | DONE, results of the letters and the order | |
-PUT_BACK, keys | DONE |
-| EMPTY, queue, class, last lookup id, also mark | DONE, messages removed, whether none is left (else ask again) | |
-QUEUE, its name or identifier | DONE, fields of `store.queues.Queue` |
-| LOOK, queue, rank, lookup id, limit | DONE, messages after that position, which stay | | STATE, message id | DONE,
-fields of `confirm.Conclusion`; DONE alone if unknown |
+| TAKE, queue, limit, counted, poison_after, lookup id, correlation id, milliseconds to wait | DONE, messages |
+| COMMIT, number, keys taken, class, runs of letters, order or nothing | DONE, results of the letters and the order |
+| PUT_BACK, keys | DONE |
+| EMPTY, queue, class, last lookup id, also mark | DONE, messages removed, whether none is left (else ask again) |
+| QUEUE, its name or identifier | DONE, fields of `store.queues.Queue` |
+| LOOK, queue, rank, lookup id, limit | DONE, messages after that position, which stay |
+| STATE, message id | DONE, fields of `confirm.Conclusion`; DONE alone if unknown |
 | DISCARDED, destination | DONE, class |
 | BYE | none: the application will not ask about its last commit |
-| STOP | none: a TAKE that waits is answered at once; the only question before an answer |
 | any | FAILED, kind of error, text |
 """
 

@@ -139,8 +139,7 @@ def _has(queue: "LoggedQueue", number: int, bit: int) -> bool:
 
 
 class FlashOnly:
-    """The messages of a log that are on flash only. queues: all queues of the log, later ones included. make: makes
-    handles.
+    """The messages of a log that are on flash only. queues: all of the log, later ones included. make: makes handles.
 
     Reading raises OSError; a retry may succeed. Broken records are skipped and reported (`Log.damage`).
     """

@@ -1,8 +1,8 @@
 """The log's files: segments of records, writing and reading. docs/storage.md describes the format.
 
-* A segment is synced before the next one begins, and replay stops at the first torn record. * A tail torn by a power
-cut is dropped and never extended: the next segment records where its predecessor ends. * Records with the flag
-AFTER_SYNC behind a broken one prove that it was durable. It is skipped and reported (`damage`).
+* A segment is synced before the next one begins, and replay stops at the first torn record.
+* A tail torn by a power cut is dropped and never extended: the next segment records where its predecessor ends.
+* Records with the flag AFTER_SYNC behind a broken one prove that it was durable. It is skipped and reported (`damage`).
 
 Bodies are not kept in memory: records pass through one small buffer, larger packets go to the file directly.
 """

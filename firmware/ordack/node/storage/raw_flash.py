@@ -4,14 +4,14 @@ The device is a ring of erase blocks, used in order, so all wear alike. A segmen
 Each block begins with a header; the segment's bytes fill the rest.
 
 * A sync programs new data and erases nothing. The next sync programs the last program unit again, with more bits
-  cleared. Flash with ECC, encrypted flash and NAND do not allow that: they need a file system. * The end of a segment
-  is not recorded: blank bytes read 0xFF, and the log finds the last record by its CRC. A start
+  cleared. Flash with ECC, encrypted flash and NAND do not allow that: they need a file system.
+* The end of a segment is not recorded: blank bytes read 0xFF, and the log finds the last record by its CRC. A start
   adds no block to an old segment.
 * To reuse a block, its header is programmed to zeros (wiped), the block is erased and checked to be blank, and then
-  gets its new header. So a half-erased block never looks valid. Wiping its first block deletes a segment. * The
-  header's sequence counts all blocks ever begun: block n of a segment has the sequence of its first block + n, so
-  blocks of an earlier round never match. The ring continues after the highest sequence. * A block that cannot be erased
-  or read back raises OSError. The log then begins a segment in the next block.
+  gets its new header. So a half-erased block never looks valid. Wiping its first block deletes a segment.
+* The header's sequence counts all blocks ever begun: block n of a segment has the sequence of its first block + n, so
+  blocks of an earlier round never match. The ring continues after the highest sequence.
+* A block that cannot be erased or read back raises OSError. The log then begins a segment in the next block.
 """
 
 import struct
