@@ -25,8 +25,8 @@ from mqqb import confirm
 from mqqb.headers import PrivateQueueFormatNameId
 
 from ordack.api import Empty, Reject, Taken, Which, cannot_reject, patience
-from ordack.api.reads import Here, Turn
-from ordack.api.remote import Conversation, Home, There, address_of
+from ordack.api.reads import ClientLock, LocalReader
+from ordack.api.remote import Conversation, LocalStore, RemoteReader, address_of
 from ordack.broker.commits import Current, Direct, deletable
 from ordack.broker.message import (
     AS_CONFIGURED,
@@ -291,19 +291,19 @@ class Client:
         tls: TlsFiles | None = None,
     ) -> None:
         self.is_open = True
-        self.turn = Turn()
+        self.turn = ClientLock()
         self._clock = clock
-        self.reads: Here | There
+        self.reads: LocalReader | RemoteReader
         if address := address_of(folder, tls):
             if create or look:
                 raise ValueError(f"{address}: `create` and `look` are for the folder of a store, not for an address")
             self.access = Conversation(address, self.turn)
-            self.reads = There(address, self.access)
+            self.reads = RemoteReader(address, self.access)
             return
         store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
         config = Current(store)
-        self.reads = Here(store, self.now, config, self.turn)
-        self.access = Conversation(Home(store, Direct(store, self.now, config)), self.turn)
+        self.reads = LocalReader(store, self.now, config, self.turn)
+        self.access = Conversation(LocalStore(store, Direct(store, self.now, config)), self.turn)
 
     def __repr__(self) -> str:
         return f"<Client of {self.reads.place!r}{'' if self.is_open else ', closed'}>"

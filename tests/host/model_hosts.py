@@ -412,7 +412,7 @@ class Host:
     def urgent(self, link: PeerLink) -> dict[Sendable, int]:
         """What waits for this link, and the queue manager knows of, with a priority above the lowest."""
         served = self.manager.outgoing.served_by(link)
-        queues = {outgoing.identifier for outgoing in served if not (outgoing.returns or outgoing.on_hold)}
+        queues = {outgoing.identifier for outgoing in served if not (outgoing.holds_acks or outgoing.on_hold)}
         rows = self.monitor.execute(
             "SELECT id, outgoing, priority FROM outgoing_messages WHERE priority > 0 AND NOT deleted AND id <= ? "
             "AND send_until >= ?",

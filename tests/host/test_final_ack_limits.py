@@ -68,7 +68,7 @@ def test_all_final_acks_together_are_bounded_and_the_oldest_go(tmp_path: Path) -
         _visit(world, host, peer)
     assert len(host.store.outgoing.messages()) == 16
     world.pass_time(1000)
-    assert [(queue.peer, len(queue.stream.table)) for queue in host.manager.outgoing.returns] == [
+    assert [(queue.peer, len(queue.stream.table)) for queue in host.manager.outgoing.ack_queues] == [
         (peers[1].guid, 2),
         (peers[2].guid, 4),
         (peers[3].guid, 4),
@@ -102,15 +102,15 @@ def test_final_acks_for_absent_peer_wait_on_disk_in_order(tmp_path: Path, monkey
     world = world_of([host], [])
     _purged(world, host, peer, 500)
     for _ in range(2):
-        [queue] = host.manager.outgoing.returns
+        [queue] = host.manager.outgoing.ack_queues
         assert (len(queue.stream.table), queue.stream.waiting) == (40, 500)
         host.restart(world.now)
     most = 0
     told: list[int] = []
     world.peers = [peer]
     handshake(world)
-    while host.manager.outgoing.returns:
-        most = max([most, *(len(queue.stream.table) for queue in host.manager.outgoing.returns)])
+    while host.manager.outgoing.ack_queues:
+        most = max([most, *(len(queue.stream.table) for queue in host.manager.outgoing.ack_queues)])
         exchange(world)
         told += [message for message in peer.rejected if message not in told]
         world.pass_time(100)

@@ -17,7 +17,7 @@ from mqqb.session import Session
 from mqqb.streams import OutgoingStream
 from ordack.broker import incoming
 from ordack.broker.incoming import IncomingState, OrderAcks
-from ordack.broker.links import Turns
+from ordack.broker.links import FairSchedule
 from ordack.broker.manager import Manager
 from ordack.broker.streams import MessageRun, PredictingSession
 from ordack.config.settings import NEVER
@@ -188,12 +188,12 @@ def _give_up_without_a_word(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_queue_after_the_other(patch: pytest.MonkeyPatch) -> None:
-    def among(self: Turns, queues: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    def among(self: FairSchedule, queues: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         for queue in queues:
             while (entry := queue.stream.next_to_send()) is not None:
                 yield queue, entry
 
-    patch.setattr(Turns, "among", among)
+    patch.setattr(FairSchedule, "among", among)
 
 
 def _take_a_slow_line_for_silence(patch: pytest.MonkeyPatch) -> None:

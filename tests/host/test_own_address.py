@@ -147,7 +147,7 @@ async def test_no_connection_to_own_address_for_absent_local_board(tmp_path: Pat
         board.send(b"x")
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         board.connect(tcp.now())
-        while not list(server.manager.outgoing.returns):
+        while not list(server.manager.outgoing.ack_queues):
             writer.write(board.output(tcp.now()))
             board.receive(await reader.read(1 << 16), tcp.now())
         writer.transport.abort()

@@ -137,9 +137,9 @@ def _no_log_is_written_again(patch: pytest.MonkeyPatch) -> None:
 
 def _a_doubt_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     def broken(self: Database) -> None:
-        self._in_doubt = self._has_gap = False
+        self._is_unknown = self._has_gap = False
 
-    patch.setattr(Database, "_end_doubt", broken)
+    patch.setattr(Database, "_settle_unknown", broken)
 
 
 @pytest.mark.parametrize("break_it", [_no_log_is_written_again, _a_doubt_is_forgotten])

@@ -18,7 +18,7 @@ import ordack
 import pytest
 from mqqb import confirm
 from ordack.api import remote
-from ordack.api.reads import Here
+from ordack.api.reads import LocalReader
 from ordack.api.remote import StoreUnreachable
 from ordack.broker import service
 from ordack.broker.message import Commit, Request, Wanted, in_runs
@@ -537,9 +537,9 @@ async def _works(port: int, server: Server) -> None:
 
 async def test_slow_read_does_not_block_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looking, go_on = threading.Event(), threading.Event()
-    look = Here.look
+    look = LocalReader.look
 
-    def slow(here: Here, *arguments: Any) -> Any:
+    def slow(here: LocalReader, *arguments: Any) -> Any:
         looking.set()
         assert go_on.wait(DEADLINE_S)
         return look(here, *arguments)
@@ -549,7 +549,7 @@ async def test_slow_read_does_not_block_writers(tmp_path: Path, monkeypatch: pyt
         slow_one = await Guest.come(listener.place[1], bytes([1]) * 16)
         quick_one = await Guest.come(listener.place[1], bytes([2]) * 16)
         queue = (await quick_one.ask(service.frame(service.QUEUE, "line1")))[0]
-        monkeypatch.setattr(Here, "look", slow)
+        monkeypatch.setattr(LocalReader, "look", slow)
         looked = asyncio.create_task(slow_one.ask(service.frame(service.LOOK, queue, -1, -1, 1)))
         await asyncio.to_thread(looking.wait, DEADLINE_S)
         for number in range(1, 4):

@@ -31,7 +31,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-class Turn:
+class ClientLock:
     """The lock of a Client. One thread holds it at a time."""
 
     def __init__(self) -> None:
@@ -90,11 +90,11 @@ def one_thread(
     return guarded
 
 
-class Here:
+class LocalReader:
     """A store opened by this process. now: returns seconds since 1970. config: returns the current Config. turn: the
     lock for `one_thread`."""
 
-    def __init__(self, store: Store, now: Callable[[], int], config: Callable[[], Config], turn: Turn) -> None:
+    def __init__(self, store: Store, now: Callable[[], int], config: Callable[[], Config], turn: ClientLock) -> None:
         self.turn = turn
         self.place = str(store.folder)
         self.store = store

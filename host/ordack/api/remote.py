@@ -1,7 +1,7 @@
 """The conversation of a client with the queue manager.
 
 A `Conversation` asks `serve` over a `ServeConnection`, or `commits.Direct` in this process if no `serve` runs. Both
-answer the same questions. `Address` and `Home` find the one to ask.
+answer the same questions. `Address` and `LocalStore` find the one to ask.
 
 Each commit has a number. If the connection breaks before the answer, the client repeats the commit to the next `serve`
 or to `Direct`; the number ensures that the commit happens once. When a connection ends, `serve` puts its messages back,
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from mqqb import confirm
 
-from ordack.api.reads import Turn, one_thread
+from ordack.api.reads import ClientLock, one_thread
 from ordack.broker import service
 from ordack.broker.commits import LOOK_AGAIN_S, Current, Direct, Done, asked_again, unknown
 from ordack.broker.incoming import indispensable
@@ -160,7 +160,7 @@ def silence(folder: Path) -> str:
 # ---- where the work is done
 
 
-class Home:
+class LocalStore:
     """A store opened by this process. Its running `serve` is asked, or `direct` if none runs. retried: an error of
     `connect` that justifies another attempt."""
 
@@ -298,7 +298,7 @@ def address_of(place: object, tls: TlsFiles | None) -> Address | None:
 class Conversation:
     """The commits and questions of a client. All methods raise StoreError and its subclasses. turn: the lock."""
 
-    def __init__(self, place: Home | Address, turn: Turn) -> None:
+    def __init__(self, place: LocalStore | Address, turn: ClientLock) -> None:
         self.turn = turn
         self._place = place
         self._application = secrets.token_bytes(service.APPLICATION_SIZE)
@@ -467,7 +467,7 @@ class Conversation:
         return self._connection
 
 
-class There:
+class RemoteReader:
     """Read-only access to the store of the `serve` at an address. Methods: as `reads.Here`."""
 
     def __init__(self, address: Address, access: Conversation) -> None:

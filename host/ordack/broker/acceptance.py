@@ -20,7 +20,7 @@ from mqqb import build, compose, confirm, connection, core, guids, headers, name
 from mqqb.destination import is_too_late, rejection_of
 from mqqb.streams import Entry
 
-from ordack.broker.outcome import Back
+from ordack.broker.outcome import ReturnPath
 from ordack.broker.streams import MessageRun, key_of
 from ordack.config import classes
 from ordack.config.config import Config, split_direct
@@ -381,7 +381,7 @@ class Acceptance:
             batch.outcomes.report(message)
         return ""
 
-    def _put(self, arriving: Arriving, packets: list[bytes], expire: list[int | None], size: int) -> Back:
+    def _put(self, arriving: Arriving, packets: list[bytes], expire: list[int | None], size: int) -> ReturnPath:
         """Queue packets that share the headers of the arriving message; return the way back to their source. expire: of
         each packet. size: bytes of all packets."""
         batch, message, queue = arriving.batch, arriving.message, arriving.queue
@@ -512,8 +512,8 @@ class Acceptance:
             )
 
 
-def _way_back(link: PeerLink, user: headers.UserHeader) -> Back:
-    return Back(
+def _way_back(link: PeerLink, user: headers.UserHeader) -> ReturnPath:
+    return ReturnPath(
         link.peer, link.address, link.session.direct_format_session and bytes(user.source_queue_manager) == link.peer
     )
 

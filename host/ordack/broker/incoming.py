@@ -370,7 +370,7 @@ class OrderAcks:
     def load(self) -> None:
         """Find the OrderAcks that must wait for FinalAcks in the store."""
         sequences = by_sequence(self._incoming)
-        for queue in self._outgoing.returns:
+        for queue in self._outgoing.ack_queues:
             queue.rejections = self._outgoing.last_key  # the record does not tell which FinalAcks reject
             after = 0
             while sequences and (packets := self._store.outgoing.packets(queue.identifier, after + 1, ROWS)):

@@ -29,7 +29,7 @@ from ordack.store import ALLOW_LIST, LIMIT, Counters, CountsByPeer, PeerCounts, 
 PATIENCE = 16
 
 
-class Turns:
+class FairSchedule:
     """Chooses the outgoing queue that sends next on a shared connection (B-305): the highest priority, then the longest
     wait. Transactional messages have priority 0 (B-287), so each PATIENCE-th turn goes to the queue with the longest
     wait. count: turns so far; a joining queue starts with this `turn`."""
@@ -177,7 +177,7 @@ class PeerLink:
         self.was_open = False
         self.alarms: list[int] = []  # deadlines to check, ms; the last one is the earliest
         self.pace = Pace(session)
-        self.turns = Turns()
+        self.schedule = FairSchedule()
 
     @property
     def name(self) -> str:

@@ -41,7 +41,7 @@ DUE = 10_000  # messages found due at once, so that neighbours in the store end 
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in its second byte
 
 
-class Departures:
+class Dispatcher:
     """Gives sessions the packets for their peers: FinalAcks, overdue OrderAcks, messages. transact: runs one decision
     in a transaction of Manager."""
 
@@ -67,15 +67,15 @@ class Departures:
         """Send on an open link: first FinalAcks, then overdue OrderAcks, then messages."""
         with self._links.isolated(link):
             queues = self._outgoing.served_by(link)
-            self._send_from(link, [queue for queue in queues if queue.returns], now, wall)
+            self._send_from(link, [queue for queue in queues if queue.holds_acks], now, wall)
             self._order_acks.send_overdue(link, now, wall)
-            self._send_from(link, [queue for queue in queues if not queue.returns and not queue.on_hold], now, wall)
+            self._send_from(link, [queue for queue in queues if not queue.holds_acks and not queue.on_hold], now, wall)
 
     def _send_from(self, link: PeerLink, queues: list[OutgoingQueue], now: int, wall: int) -> None:
         session = link.session
         reading = Reading(self._store.outgoing, self._outgoing.at_hand)
-        for queue, entry in link.turns.among(queues):
-            if not session.can_send() or not (queue.returns or (link.writable and link.pace.room > 0)):
+        for queue, entry in link.schedule.among(queues):
+            if not session.can_send() or not (queue.holds_acks or (link.writable and link.pace.room > 0)):
                 break
             if entry.tx_sequence_number:
                 self._outgoing.may_transmit(queue, key_of(entry))
@@ -152,7 +152,7 @@ class ConfirmationDeadlines:
 
             self._transact(now, wall, decide)
 
-        if surplus := self._incoming.surplus(self._outgoing.returns):
+        if surplus := self._incoming.surplus(self._outgoing.ack_queues):
             end(lambda batch, limit: self._settling.give_up_final_acks(batch, wall, surplus, limit))
         self._due = self._due or self._store.outgoing.due(wall, DUE)[::-1]
         if self._due:
@@ -206,7 +206,7 @@ class Manager:
         self._deadlines = ConfirmationDeadlines(
             store, self.incoming, self.outgoing, self._settling, self._duplicates, self._transact
         )
-        self._departures = Departures(
+        self._dispatcher = Dispatcher(
             store, config, self.links, self.outgoing, self._settling, self._order_acks, self._transact
         )
         self._history_due = now + 1000 * config.history_lifetime
@@ -230,7 +230,7 @@ class Manager:
         self.incoming.load(now)
         self._refresh()
         self._order_acks.load()
-        self.outgoing.delete_drained(self.outgoing.returns)
+        self.outgoing.delete_drained(self.outgoing.ack_queues)
 
     def _refresh(self) -> None:
         with self.store.snapshot():
@@ -490,7 +490,7 @@ class Manager:
 
     def _dispatch(self, link: PeerLink, now: int, wall: int) -> None:
         if link.is_open and self._looked_at >= 0:
-            self._departures.dispatch(link, now, wall)
+            self._dispatcher.dispatch(link, now, wall)
 
     # ---- time
 
@@ -527,11 +527,11 @@ class Manager:
             if self._looked_at < 0:
                 return
             if wall != self._looked_at:
-                self._look_around(now, wall)
+                self._every_second(now, wall)
             elif self._deadlines.is_behind:
                 self._deadlines.end(now, wall)
 
-    def _look_around(self, now: int, wall: int) -> None:
+    def _every_second(self, now: int, wall: int) -> None:
         """Once a second, end expired messages, and publish the report for operators."""
         self._looked_at = wall
         if abs(1000 * wall - now - self._zero) > CLOCK_MS:

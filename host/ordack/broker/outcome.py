@@ -48,7 +48,7 @@ SOURCE_HOST, DESTINATION_HOST = 2, 3  # UserHeader.Flags.AQ (B-351)
 PIECE = 1000  # messages that one statement handles, to bound memory
 
 
-class Back(NamedTuple):
+class ReturnPath(NamedTuple):
     """Where acknowledgements go: the GUID and IP address of the peer that delivered the message. direct: address them
     by the IP address (B-361); not if the peer only forwarded the message (A-20)."""
 
@@ -106,7 +106,7 @@ class Settlements:
         message = packet_fields.parse(leaving.packet)
         back = None
         if leaving.peer is not None and leaving.address is not None:
-            back = Back(leaving.peer, leaving.address, bool(leaving.wants & DIRECT))
+            back = ReturnPath(leaving.peer, leaving.address, bool(leaving.wants & DIRECT))
         if what & FINAL_ACK:
             assert back is not None
             self.final_ack(message, message_class, back)
@@ -200,7 +200,7 @@ class Settlements:
         self.store.outgoing.delete([waiting.key])
         return packet
 
-    def undelivered(self, packet: bytes | bytearray, message_class: int, back: Back | None) -> None:
+    def undelivered(self, packet: bytes | bytearray, message_class: int, back: ReturnPath | None) -> None:
         """Report a message that this queue manager cannot deliver: administration acknowledgement if requested, and a
         dead-letter copy unless it is transactional (B-312, B-313, B-390, B-391)."""
         message = packet_fields.parse(packet)
@@ -238,7 +238,7 @@ class Settlements:
 
     # ---- acknowledgements
 
-    def final_ack(self, message: headers.UserMessage, message_class: int, back: Back) -> None:
+    def final_ack(self, message: headers.UserMessage, message_class: int, back: ReturnPath) -> None:
         """File a FinalAck for the peer that delivered the message (B-356, B-360 to B-362)."""
         transaction = message.transaction
         assert transaction is not None
@@ -261,7 +261,7 @@ class Settlements:
         )
         self._file(packet_fields.return_queue(back.peer), message_id, packet, True, 0, back.address)
 
-    def administer(self, message: headers.UserMessage, message_class: int, back: Back | None) -> None:
+    def administer(self, message: headers.UserMessage, message_class: int, back: ReturnPath | None) -> None:
         """Send Administration Acknowledgment (B-348 to B-355). back: None if the message was sent here."""
         user, properties = message.user, message.properties
         name = user.admin_queue
@@ -339,7 +339,7 @@ class Settlements:
         self,
         name: names.QueueName,
         host: bytes,
-        back: Back | None,
+        back: ReturnPath | None,
         source: bytes,
         *,
         body: bytes | Any,

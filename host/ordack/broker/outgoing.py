@@ -39,9 +39,9 @@ class Way(NamedTuple):
 class OutgoingQueue:
     """One outgoing queue; way: see Way.
 
-    returns: the queue holds acknowledgements for a peer instead of messages sent here. rejections: key of its last
-    FinalAck that rejects a message. turn: see Turns. transmitted: keys of transactional messages sent since the store
-    was told that keys up to `sent_to` may be sent.
+    holds_acks: the queue holds acknowledgements for a peer instead of messages sent here. rejections: key of its last
+    FinalAck that rejects a message. turn: see FairSchedule. transmitted: keys of transactional messages sent since the
+    store was told that keys up to `sent_to` may be sent.
     """
 
     def __init__(self, row: Outgoing, way: Way, config: Config, rows: Rows) -> None:
@@ -51,7 +51,7 @@ class OutgoingQueue:
         self.stream = LongStream(array("I", row.record), config.resend_intervals, rows)
         _, self.peer, self.routed = way
         self.hop: Hop | None = None
-        self.returns = packet_fields.is_return_queue(row.format_name)
+        self.holds_acks = packet_fields.is_return_queue(row.format_name)
         self.link: PeerLink | None = None
         self.turn = 0
         self.on_hold = row.on_hold
@@ -139,7 +139,7 @@ class OutgoingQueues:
         self._queues: dict[int, OutgoingQueue] = {}
         self._by_peer: dict[bytes, list[OutgoingQueue]] = {}  # queues with a peer's GUID
         self._by_hop: dict[Hop, list[OutgoingQueue]] = {}  # queues with a hop
-        self._returns: dict[bytes, OutgoingQueue] = {}  # by peer
+        self._ack_queues: dict[bytes, OutgoingQueue] = {}  # by peer
         self._served: dict[PeerLink, list[OutgoingQueue]] = {}
         self._busy: dict[OutgoingQueue, None] = {}  # all with messages to send on a session, and some more
         self._left: dict[OutgoingQueue, None] = {}  # queues whose session has ended
@@ -163,13 +163,13 @@ class OutgoingQueues:
         return identifier in self._queues
 
     @property
-    def returns(self) -> Iterable[OutgoingQueue]:
+    def ack_queues(self) -> Iterable[OutgoingQueue]:
         """Queues with acknowledgements for a peer."""
-        return self._returns.values()
+        return self._ack_queues.values()
 
     def to_peer(self, guid: bytes) -> OutgoingQueue | None:
         """Return the queue with acknowledgements for this peer."""
-        return self._returns.get(guid)
+        return self._ack_queues.get(guid)
 
     def served_by(self, link: PeerLink) -> list[OutgoingQueue]:
         """Return the queues that this link serves."""
@@ -283,8 +283,8 @@ class OutgoingQueues:
         queue = self._queues[row.identifier] = OutgoingQueue(row, way, self._config, rows)
         if queue.peer:
             self._by_peer.setdefault(queue.peer, []).append(queue)
-            if queue.returns:
-                self._returns[queue.peer] = queue
+            if queue.holds_acks:
+                self._ack_queues[queue.peer] = queue
         self._lead(queue, way.hop)
         self._reach(queue, row.address)  # B-011
         self._attach(queue)
@@ -314,12 +314,12 @@ class OutgoingQueues:
 
     def delete_drained(self, queues: Iterable[OutgoingQueue]) -> None:
         """Delete empty queues for acknowledgements."""
-        for queue in [queue for queue in queues if queue.returns and not queue.stream.waiting]:
+        for queue in [queue for queue in queues if queue.holds_acks and not queue.stream.waiting]:
             self._store.outgoing.remove_queue(queue.identifier)
             del self._queues[queue.identifier]
             if queue.peer:
                 self._by_peer[queue.peer].remove(queue)
-                del self._returns[queue.peer]
+                del self._ack_queues[queue.peer]
             if queue.hop:
                 self._by_hop[queue.hop].remove(queue)
             self._orders.pop(queue, None)
@@ -423,7 +423,7 @@ class OutgoingQueues:
         if hop:
             self._by_hop.setdefault(hop, []).append(queue)
 
-    def look_for_ways(self, hop: Hop) -> None:
+    def refresh_hop(self, hop: Hop) -> None:
         """Update the queues of a hop before a connection attempt: own addresses come and go."""
         for queue in [queue for queue in self._by_hop.get(hop, ()) if queue.link is None and not queue.peer]:
             self._lead(queue, _way(queue.format_name, self._store.guid, self._config).hop)
@@ -440,7 +440,7 @@ class OutgoingQueues:
             if link.is_open and (link.peer != self._store.guid or queue.peer in (None, link.peer)):
                 queue.link = link
                 queue.stream.restart()
-                queue.turn = link.turns.count
+                queue.turn = link.schedule.count
                 self._served.setdefault(link, []).append(queue)
                 self._busy[queue] = None
                 return

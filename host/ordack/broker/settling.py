@@ -188,7 +188,7 @@ class Settling:
                 packet = batch.outcomes.give_up(
                     waiting, confirm.NACK_DELETED if waiting.deleted else confirm.NACK_REACH_QUEUE_TIMEOUT
                 )
-                if queue.returns:
+                if queue.holds_acks:
                     given_up.append(packet)
                 gone.append(waiting.key)
                 continue
@@ -217,7 +217,7 @@ class Settling:
             name = queue.format_name
             said = (
                 "acknowledgements are discarded that nobody has fetched"
-                if queue.returns
+                if queue.holds_acks
                 else "messages were not delivered, or not received, in time; `ordack state` tells of each"
             )
             self._operator.tell_seldom(name, wall, f"{name}: {said}", queue=name)

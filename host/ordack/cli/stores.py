@@ -126,11 +126,11 @@ def _values(contents: Contents) -> dict[str, int]:
 @app.command("check")
 def store_check(store: StoreOption, as_json: JsonOption = False) -> None:
     """Read the whole store, which may be in use: is it damaged, and what is in it? Ends with 1 if it is damaged."""
-    from ordack.store.backup import look_through
+    from ordack.store.backup import inspect_backup
     from ordack.store.disk import megabytes
 
     with activity("reading the store"):
-        contents = look_through(store)
+        contents = inspect_backup(store)
     fate = "damaged" if contents.problems else "whole"
     size = f"{megabytes(contents.size)}, format version {contents.version}"
     problems = contents.problems

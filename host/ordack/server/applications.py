@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ordack.api.reads import Here, Turn
+from ordack.api.reads import ClientLock, LocalReader
 from ordack.broker import service
 from ordack.broker.applications import Application, PutBack, Question, Take
 from ordack.broker.commits import Current
@@ -40,7 +40,7 @@ LOOKING_FILES = 8  # files of the reading thread
 STOP_FRAME = service.frame(service.STOP)
 
 
-class Door:
+class ApplicationServer:
     """Accepts connections, gathers questions and writes answers. wake: called when the manager has work. listeners: for
     other machines. tls: for listeners with TLS. most: maximum connections from this machine, and from other machines.
     """
@@ -61,7 +61,7 @@ class Door:
         self.half = 0  # bytes of incomplete questions from other machines
         self.connections: set[Connection] = set()
         self._reader = StoreReader(manager.store.folder, "ordack-reading")
-        self._here: Here | None = None  # belongs to the reader's thread
+        self._here: LocalReader | None = None  # belongs to the reader's thread
         self._listeners = listeners
         self._tls = tls
         self._asked: list[Question] = []
@@ -167,9 +167,9 @@ class Door:
         found = self._reader.read(lambda store: service.frame(service.DONE, _LOOKS[kind](self._in(store), *parts)))
         asyncio.wrap_future(found).add_done_callback(lambda done: asker.answer(_answer(done)))
 
-    def _in(self, store: StoreBeside) -> Here:
+    def _in(self, store: StoreBeside) -> LocalReader:
         if self._here is None or self._here.store is not store:
-            self._here = Here(store, lambda: int(time.time()), Current(store), Turn())
+            self._here = LocalReader(store, lambda: int(time.time()), Current(store), ClientLock())
         return self._here
 
     def questions(self) -> list[Question]:
@@ -201,11 +201,11 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, door: Door, listener: Listener | None) -> None:
+    def __init__(self, application_server: ApplicationServer, listener: Listener | None) -> None:
         self.is_over = False
         self.half = 0
         self.listener = listener
-        self._door = door
+        self._owner = application_server
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._application: Application | None = None
@@ -225,14 +225,14 @@ class Connection(asyncio.Protocol):
             if transport.get_extra_info("sslcontext"):
                 self._certificate = name_in(transport.get_extra_info("peercert"))
             self._address = peer[0] if peer else ""
-            if not peer or not self._door.has_room(self.listener):
+            if not peer or not self._owner.has_room(self.listener):
                 self.end("too many are connected" if peer else "")
                 return
             connected: socket.socket = transport.get_extra_info("socket")
             with contextlib.suppress(OSError):  # the peer has disconnected
                 service.keep_alive(connected)
             self._within(HELLO_S, "it has not said who it is in time")
-        self._door.connections.add(self)
+        self._owner.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_unread and data != STOP_FRAME:
@@ -242,7 +242,7 @@ class Connection(asyncio.Protocol):
             self._next()
             if self.listener and not self.is_over:
                 self._bound(len(data))
-        self._door.wake()
+        self._owner.wake()
 
     def answer(self, answer: bytes) -> None:
         """Answer the pending question."""
@@ -259,12 +259,12 @@ class Connection(asyncio.Protocol):
             return
         self.is_over = True
         self._within(0, "")
-        self._door.connections.discard(self)
-        self._door.half -= self.half
+        self._owner.connections.discard(self)
+        self._owner.half -= self.half
         if why:
-            self._door.tell(self._address, why)
+            self._owner.tell(self._address, why)
         if self._application:
-            self._door.leave(self._application, self._for_good)
+            self._owner.leave(self._application, self._for_good)
         self.transport.abort()
 
     def refusal(self) -> str:
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
     def _bound(self, came: int) -> None:
         """Limit the time of one incomplete question and the bytes of all incomplete questions."""
         before, self.half = self.half, len(self._buffer)
-        self._door.half += self.half - before
+        self._owner.half += self.half - before
         if self._application is None:
             return
         if not self.half:
@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
         announced = service.LENGTH.unpack_from(self._buffer)[0] if self.half >= service.LENGTH.size else 0
         passed = self._loop.time() - self._began
         self._within(PART_S + announced / RATE - passed, "its question does not come to an end")
-        if too_much := self._door.has_too_much():
+        if too_much := self._owner.has_too_much():
             too_much.end(f"{too_much.half} bytes of a question that is not complete, and all have too many")
 
     def pause_writing(self) -> None:
@@ -312,7 +312,7 @@ class Connection(asyncio.Protocol):
         try:
             for question in service.frames(self._buffer, service.FRAME_MAX if self._application else service.HELLO_MAX):
                 if question == [service.STOP] and self._application:
-                    self._door.stop(self._application)
+                    self._owner.stop(self._application)
                     continue
                 if self._has_asked:
                     raise service.MalformedFrame("it asks before it has its answer")
@@ -333,15 +333,15 @@ class Connection(asyncio.Protocol):
                 raise StoreBusy("this `ordack serve` is of another version: install the same one at both ends")
             if refusal := self.refusal():
                 raise StoreError(f"this `ordack serve` refuses the application: {refusal}")
-            self._application = self._door.enter(self, question[2])
+            self._application = self._owner.enter(self, question[2])
         except StoreError as error:
             if self.listener:
-                self._door.tell(self._address, str(error))
+                self._owner.tell(self._address, str(error))
             self.transport.write(service.failed(error))
             self.transport.close()
         else:
             self._within(0, "")
-            self.transport.write(service.frame(service.DONE, self._door.manager.store.guid))
+            self.transport.write(service.frame(service.DONE, self._owner.manager.store.guid))
 
     def _ask(self, application: Application, kind: str, parts: list[Any]) -> None:
         if kind == service.BYE:
@@ -352,19 +352,19 @@ class Connection(asyncio.Protocol):
             raise service.MalformedFrame(f"`{kind}` of an operator comes from another machine")
         self._has_asked = True
         if kind in _LOOKS:
-            self._door.look(self, kind, parts)
+            self._owner.look(self, kind, parts)
             return
         asked: Take | Request | Emptying | PutBack
         if kind == service.TAKE:
             wanted = Wanted(*parts[:-1])
             if wanted.poison_after == AS_CONFIGURED:
-                wanted = wanted._replace(poison_after=self._door.manager.config.poison_after)
+                wanted = wanted._replace(poison_after=self._owner.manager.config.poison_after)
             asked = Take(wanted, time.monotonic_ns() // 1_000_000 + parts[-1])
         elif kind == service.COMMIT:
             asked = Request(application.identifier, parts[0], Commit(*parts[1:]))
         else:
             asked = {service.EMPTY: Emptying, service.PUT_BACK: PutBack}[kind](*parts)
-        self._door.ask((application, asked))
+        self._owner.ask((application, asked))
 
 
 # ---- questions that only read
@@ -379,20 +379,20 @@ def _answer(done: asyncio.Future[bytes]) -> bytes:
         return service.failed(StoreError(f"`ordack serve` has a defect: {error!r}"))
 
 
-def _state(here: Here, message_id: int) -> tuple[str, int, bool, int | None, bool] | None:
+def _state(here: LocalReader, message_id: int) -> tuple[str, int, bool, int | None, bool] | None:
     found = here.state(message_id)
     if found is None:
         return None
     return (found.answer, found.message_class, found.in_doubt, found.deadline, found.is_final)
 
 
-def _look(here: Here, queue: int, rank: int, lookup_id: int, limit: int) -> list[Any]:
+def _look(here: LocalReader, queue: int, rank: int, lookup_id: int, limit: int) -> list[Any]:
     return service.rows_of(here.look(queue, (rank, lookup_id), limit))
 
 
 _LOOKS: dict[str, Callable[..., Any]] = {
-    service.QUEUE: Here.queue,
+    service.QUEUE: LocalReader.queue,
     service.STATE: _state,
-    service.DISCARDED: Here.last_discarded,
+    service.DISCARDED: LocalReader.last_discarded,
     service.LOOK: _look,
 }

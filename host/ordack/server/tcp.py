@@ -26,7 +26,7 @@ from mqqb.connection import OPEN, WAITING_CPR_MSG
 
 from ordack.config.config import CONNECT_TIMEOUT_S, SERIAL_PORT, SerialSettings
 from ordack.config.tls import Tls, name_in, words
-from ordack.server.applications import LOOKING_FILES, Door
+from ordack.server.applications import LOOKING_FILES, ApplicationServer
 from ordack.server.connect import TLS_FAILED, Connector, Step
 from ordack.server.listener import (
     HANDSHAKE_TIMEOUT_S,
@@ -176,7 +176,7 @@ class _Net:
         self.connectors: dict[Hop, Connector] = {}
         self.connections: dict[PeerLink, _TcpConnection] = {}
         self.serial: dict[Hop, SerialPort] = {}
-        self.door = Door(manager, self._wake, applications or Listeners([]), tls)
+        self.application_server = ApplicationServer(manager, self._wake, applications or Listeners([]), tls)
         self._loop = asyncio.get_running_loop()
         self._is_awake = False
         self._arrivals: list[tuple[PeerLink, bytes]] = []
@@ -207,7 +207,7 @@ class _Net:
 
     def handle(self) -> None:
         self._is_awake = False
-        questions = self.door.questions()
+        questions = self.application_server.questions()
         if self._arrivals or questions or self.manager.applications.has_work:
             arrivals, self._arrivals, self._bytes = self._arrivals, [], 0
             try:
@@ -220,7 +220,7 @@ class _Net:
             except Exception as error:  # noqa: BLE001 - the error hides which input was handled
                 for link in {link for link, _ in arrivals}:
                     self.manager.links.defect(link, error)
-                self.door.fail(questions, error)
+                self.application_server.fail(questions, error)
             self.flush()
             self._expect_order_acks()
             for hop in self.manager.outgoing.take_unreached():  # without waiting for the next poll
@@ -240,7 +240,7 @@ class _Net:
         self._expect_order_acks()
 
     def flush(self) -> None:
-        self.door.flush()
+        self.application_server.flush()
         output = self.manager.output()
         if self.recorder:
             _record(self.recorder, self.connections, output)
@@ -282,7 +282,7 @@ class _Net:
         elif link.session.state == WAITING_CPR_MSG:
             connector.answered(wall())
 
-    def _look_at_transfers(self) -> None:
+    def _update_transfers(self) -> None:
         """Report to each link with unsent bytes how many bytes are still on this machine."""
         leaving = self.manager.links.leaving
         for link in list(leaving):
@@ -296,7 +296,7 @@ class _Net:
         """Run the work that is due, for ever. Raises StoreError."""
         while True:
             began = self.manager.links.counters.turned = self._loop.time()
-            for step in (self._look_at_transfers, self._poll_manager, self._poll_ports, self._poll_connectors):
+            for step in (self._update_transfers, self._poll_manager, self._poll_ports, self._poll_connectors):
                 try:
                     step()
                 except StoreError:
@@ -382,7 +382,7 @@ class _Net:
 
     async def _resolve(self, hop: Hop, connector: Connector) -> None:
         host, port = hop
-        self.manager.outgoing.look_for_ways(hop)
+        self.manager.outgoing.refresh_hop(hop)
         self._wanted = self.manager.wanted_hops()
         try:
             addresses = [str(ipaddress.ip_address(host))]  # skips the look-up threads, which slow names may occupy
@@ -447,7 +447,7 @@ class _Net:
                 self._pings.answer_at(address)
         for settings, device in serial:
             self.open_serial(settings, device)
-        await self.door.open()
+        await self.application_server.open()
 
     async def close(self) -> None:
         """End every session and wait until the transports are shut."""
@@ -460,7 +460,7 @@ class _Net:
         self.handle()
         self.manager.close()
         self.flush()
-        await self.door.close()
+        await self.application_server.close()
         deadline = self._loop.time() + SHUT_TIMEOUT_S
         while self.connections and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
@@ -530,7 +530,9 @@ async def serve(
             failed.set_exception(error)
 
     net = _Net(manager, listeners, recorder, tls, applications)
-    of_applications = net.door.most + (net.door.most + LOOKING_FILES if applications and applications.places else 0)
+    of_applications = net.application_server.most + (
+        net.application_server.most + LOOKING_FILES if applications and applications.places else 0
+    )
     manager.links.max_sessions = sessions_for_files(manager.config.max_sessions, other_files + of_applications)
     manager.connections = net.report
     previous = loop.get_exception_handler()

@@ -371,7 +371,7 @@ class Store:
         """The room for packets within the quota and on the disk (B-285, B-398)."""
         now = time.monotonic()
         if now >= self._disk_until:
-            self._disk = self._look_at_disk()
+            self._disk = self._measure_disk()
             self._disk_until = now + DISK_S * (self._disk.free > AMPLE_BYTES)
         is_kept = is_pinned(self._disk) and self._database.empty_log()
         return room(quota, self.usage(), self._disk, is_kept)
@@ -392,19 +392,19 @@ class Store:
 
     def is_pinned(self) -> bool:
         """Does a reader pin a log so long that receives need the rest of the disk? Not for use in a transaction."""
-        if not is_pinned(self._look_at_disk()):
+        if not is_pinned(self._measure_disk()):
             return False
         self._database.empty_log()
-        return is_pinned(self._look_at_disk())
+        return is_pinned(self._measure_disk())
 
     def why_pinned(self) -> str:
         """A sentence that names the processes that pin the write-ahead log; "" if the log is short."""
-        disk = self._look_at_disk()
+        disk = self._measure_disk()
         if not is_pinned(disk) and disk.log < LONG_LOG_BYTES:
             return ""
         return pinned_by(self.path, disk.log)
 
-    def _look_at_disk(self) -> Disk:
+    def _measure_disk(self) -> Disk:
         page, pages, unused = (
             self._database.one(f"PRAGMA {name}") for name in ("page_size", "page_count", "freelist_count")
         )

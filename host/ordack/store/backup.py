@@ -82,7 +82,7 @@ def _snapshot(folder: Path) -> Iterator[Database]:
         yield store._database  # noqa: SLF001 - of this package
 
 
-def look_through(folder: Path) -> Contents:
+def inspect_backup(folder: Path) -> Contents:
     """The contents and the damages of the store in `folder`, which may be in use. Raises StoreError."""
     with _snapshot(folder) as database:
         return _contents(database)

@@ -130,7 +130,7 @@ class Database:
         self.folder = Path(folder)
         self._is_served = is_served
         self.path = self.folder / FILE_NAME
-        self._in_doubt = False  # the log may contain the failed transaction
+        self._is_unknown = False  # the log may contain the failed transaction
         self._has_gap = False  # the log may have a gap after a disk failure
         self._seen_version = -1
         self.rolled_back = 0
@@ -157,12 +157,12 @@ class Database:
 
     def close(self) -> None:
         """Close the file. Other methods raise StoreError afterwards."""
-        if (self._in_doubt or self._has_gap) and not self._is_served():
+        if (self._is_unknown or self._has_gap) and not self._is_served():
             try:
-                self._end_doubt()
+                self._settle_unknown()
             except StoreError:
                 self._keep_log()
-        self._in_doubt = self._has_gap = False
+        self._is_unknown = self._has_gap = False
         self.connection.close()
 
     def _keep_log(self) -> None:
@@ -225,8 +225,8 @@ class Database:
     @contextlib.contextmanager
     def _transaction(self, durable: bool, writes: bool) -> Iterator[None]:
         self._check_served()
-        if self._in_doubt or self._has_gap:
-            self._end_doubt()
+        if self._is_unknown or self._has_gap:
+            self._settle_unknown()
         if self._log_is_long:
             self.empty_log()
         if not durable:
@@ -260,7 +260,7 @@ class Database:
         if self.is_read_only or self._is_served():
             return True
         self._log_is_long = self.in_transaction()
-        if not (self._log_is_long or self._in_doubt or self._has_gap):
+        if not (self._log_is_long or self._is_unknown or self._has_gap):
             self._log.empty()
         return self._log.is_kept
 
@@ -300,12 +300,12 @@ class Database:
                 try:
                     self.connection.execute("COMMIT")
                 except apsw.IOError:
-                    self._in_doubt = True
+                    self._is_unknown = True
                     raise
         except StoreError:
-            if self._in_doubt:
+            if self._is_unknown:
                 self._roll_back()
-                self._end_doubt()
+                self._settle_unknown()
             raise
         if self.work.syncs != syncs:
             self.work.commit_us = (time.perf_counter_ns() - began) // 1000
@@ -316,7 +316,7 @@ class Database:
         if self.in_transaction():
             self.connection.execute("ROLLBACK")
 
-    def _end_doubt(self) -> None:
+    def _settle_unknown(self) -> None:
         """Make sure that a transaction in doubt does not happen: the next transaction overwrites it in the log. The
         whole log is on the disk then. Raises StoreUnknown."""
         try:
@@ -329,10 +329,10 @@ class Database:
             finally:
                 self._roll_back()
         except StoreError as error:
-            if self._in_doubt:
+            if self._is_unknown:
                 raise StoreUnknown(str(error)) from None
             raise
-        self._in_doubt = self._has_gap = False
+        self._is_unknown = self._has_gap = False
 
     def _failed(self, error: apsw.Error) -> None:
         """Note a failed sync: data may be missing on the disk for good."""
