@@ -190,9 +190,9 @@ class Conclusion:
     """The answer for the application (C-80 to C-87).
 
     answer: WAITING, STORED (final without JN and JP, C-40), RECEIVED, DEAD_LETTERED, or DISCARDED (failed, without
-    JN). message_class: the final class, 0 before the end. in_doubt: a dead-lettered or discarded message may have been
-    received all the same. deadline: C, s since 1970: receipt is decided by then (C-81); None: never (C-40, C-87), or
-    T0 is unknown. is_final: nothing will change.
+    JN). message_class: the final class, 0 before the end. in_doubt: a failed message may have been received all the
+    same. deadline: C, s since 1970: receipt is decided by then (C-81); None: never (C-40, C-87), or T0 is unknown.
+    is_final: nothing will change.
     """
 
     __slots__ = ("answer", "deadline", "in_doubt", "is_final", "message_class")
@@ -247,8 +247,8 @@ def new(
 
 
 class Confirmation:
-    """The process of one message. `record` comes from `new`, or unchanged from the disk (C-33). Raises ValueError for
-    another length than RECORD_WORDS.
+    """The process of one message. `record` comes from `new`, or unchanged from the disk (C-33). Raises ValueError
+    unless it has RECORD_WORDS words.
     """
 
     __slots__ = ("_settings", "record")
@@ -312,9 +312,9 @@ class Confirmation:
         return self._apply(event, message_class)
 
     def overdue(self, limit: int) -> int:
-        """The time for sending has expired. limit: T0 + the smaller of TTRQ and TTBR in the packet. The packet's TTRQ
-        counts, even if the machine's default has changed since (C-20, C-41). Returns the action; 0: TTBR has expired,
-        and the message waits for C (C-22).
+        """The time for sending has expired. limit: T0 + the smaller of TTRQ and TTBR in the packet; a later change of
+        the machine's default has no effect (C-20, C-41). Returns the action; 0: TTBR has expired, and the message
+        waits for C (C-22).
         """
         if limit >= self.record[SENT_TIME] + self.record[TTBR]:
             return 0
@@ -323,7 +323,7 @@ class Confirmation:
     # ---- what holds ---------------------------------------------------------------------------
 
     def may_send(self, now: int) -> bool:
-        """May the message be transmitted or resent at `now` (C-18, C-22)? Not after T0 + TTRQ or T0 + TTBR."""
+        """May the message be sent or resent at `now` (C-18, C-22)? Not after T0 + TTRQ or T0 + TTBR."""
         # an unset TTBR is above every TTRQ
         life = min(self._time_to_reach_queue(), self.record[TTBR])
         return self.record[STATE] in (Q, S) and now <= self.record[SENT_TIME] + life

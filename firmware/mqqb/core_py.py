@@ -377,8 +377,7 @@ def tx_compare(ordinal_a: int, time_stamp_a: int, ordinal_b: int, time_stamp_b: 
 
 
 def accept(incoming: "array[int]", h: "array[int]") -> bool:
-    """Is the message next in its stream (B-270)? True: the stream advances (B-271). False: it counts a reject (B-272,
-    A-01)."""
+    """Is the message next in its stream (B-270)? If so, the stream advances (B-271); else it counts (B-272, A-01)."""
     _check_words(incoming, c.INCOMING_WORDS)
     _check_words(h, part_words(c.TRANSACTION_HEADER))
     order = tx_compare(

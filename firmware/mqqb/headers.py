@@ -140,7 +140,7 @@ class SecurityHeader(Header):
 
 
 class MessagePropertiesHeader(Header):
-    """wire.md 2.5. label_raw: WCHARs with the NUL, or empty. build computes LabelLength, MessageSize and ExtensionSize.
+    """wire.md 2.5. label_raw: WCHARs with the NUL, or empty. build sets LabelLength, MessageSize and ExtensionSize.
 
     surplus: allocated bytes behind the body that take room in the packet (OP-4).
     """
@@ -250,8 +250,7 @@ def check_text(raw: bytes, place: "int | str") -> None:
 
 
 def unpack(part: int, data: "Buffer", at: int, limit: int) -> "array[int]":
-    """The words of one part, in a new array. Raises Malformed, also if padding before the part exceeds limit
-    (B-429)."""
+    """The words of one part, in a new array. Raises Malformed if the part or its padding exceeds limit (B-429)."""
     fields = core.words(part)
     status = core.unpack(part, fields, data, at, limit) if at <= limit else core.NEED_MORE
     if status:
@@ -260,7 +259,7 @@ def unpack(part: int, data: "Buffer", at: int, limit: int) -> "array[int]":
 
 
 def take(data: "Buffer", at: int, size: int, limit: int, place: "int | str") -> bytes:
-    """size bytes at data[at]. Raises Malformed if they exceed limit (B-429)."""
+    """size bytes at data[at]. Raises Malformed beyond limit (B-429)."""
     if at + size > limit:
         raise core.malformed(core.NEED_MORE, place)
     return bytes(data[at : at + size])

@@ -2,53 +2,51 @@
 clock.
 
     line = Line(opener, window)   # the board opens, the host accepts
-    line.open(now)                # the opener; OPENED comes with the other end's answer
-    line.room(), line.received(n) # what came on the wire goes into room(), n bytes of it
-    line.read(buffer, now)        # then this, until it gives 0; and check(now) when there is no more
-    line.write(data, now)         # the stream's bytes, if OPEN: how many it took
-    line.output(now)              # what is to go on the wire, None: nothing; written(n): so many bytes of it have gone
-    line.timeout(now)             # check and output again after so many ms at the latest
+    line.open(now)                # the opener; OPENED follows the other end's answer
+    line.room(), line.received(n) # put wire bytes into room(), then report n bytes
+    line.read(buffer, now)        # repeat until it gives 0; then check(now)
+    line.write(data, now)         # bytes of the stream, if OPEN; gives the number accepted
+    line.output(now)              # bytes for the wire, or None; written(n): n of them are on the wire
+    line.timeout(now)             # ms until check and output are due again
 
-The promise: on each connection the reader gets a prefix of what the writer wrote, whatever happens to the bytes in
-between. What is lost or changed is sent again, and the connection goes on. A wire that carries nothing ends it in
-bounded time; when the wire is well again, a new one comes up in bounded time.
+Guarantee: on each connection the reader gets a prefix of the writer's bytes, whatever the wire does. Lost or changed
+bytes are resent, and the connection continues. A dead wire ends the connection in bounded time; a working wire brings
+up a new one in bounded time.
 
-FRAME. Content and its CRC-32 (as zlib's, little-endian), COBS-encoded, then a zero byte: at most FRAME_MAX bytes, so
-no COBS code is 0xFF and the encoding is one byte longer than what it encodes, whatever that is. All but DATA with
-payload have a zero in front too, which ends what stood on the line before; so has what is sent again. A frame of no
-bytes is none. Content, little-endian:
+FRAME. Content and its CRC-32 (as zlib's, little-endian), COBS-encoded, then a zero byte: at most FRAME_MAX bytes. So
+no COBS code is 0xFF, and the encoding always adds one byte. A zero also precedes resent frames and all frames except
+DATA with payload; it ends garbage on the line. Empty frames are ignored. Content, little-endian:
 
-    u8 kind       1 OPEN or ACCEPT, 2 DATA, 3 CLOSE, 4 ASK, 5 MISSING; 0x80 more if it comes from the end that accepts;
-                  0x10 to 0x70 more: the round of DATA and ASK; in MISSING that in which something is missing
-    u8 opener     number of the attempt to open, another one for each
+    u8 kind       1 OPEN or ACCEPT, 2 DATA, 3 CLOSE, 4 ASK, 5 MISSING; plus 0x80 from the accepting end;
+                  plus 0x10 to 0x70: the round of DATA and ASK; in MISSING the round with the gap
+    u8 opener     number of the attempt to open, a new one for each
     u8 acceptor   number that the accepting end has given the connection; 0 in OPEN
-    u16 number    of DATA with payload in its direction, from 0, modulo 65536; in other DATA and ASK that of the next;
-                  in MISSING the number that this end waits for; in OPEN and ACCEPT the version, 1; in CLOSE 0
-    u16 taken     bytes on the wire of all DATA with payload that were taken so far, modulo 65536;
+    u16 number    of DATA with payload in its direction, from 0, modulo 65536; in other DATA and ASK the next one;
+                  in MISSING the expected number; in OPEN and ACCEPT the version, 1; in CLOSE 0
+    u16 taken     wire bytes of all DATA with payload taken so far, modulo 65536;
                   in OPEN and ACCEPT the window; in CLOSE 0
-    payload       of DATA; none: it only says what was taken, or that this end is alive; of OPEN and ACCEPT u16, the
-                  bytes of DATA that this end keeps until they are taken
+    payload       of DATA; without it DATA only reports taken bytes, or keeps the connection alive;
+                  of OPEN and ACCEPT u16, the bytes of DATA that this end keeps until they are taken
 
-OPEN is sent again, each time with the next number, after OPEN_MS, twice that and so on up to OPEN_LIMIT_MS; ACCEPT
-gives its number back, or is too old. OPEN ends a connection that stands, and begins the next.
+OPEN is resent, each time with the next number, after OPEN_MS, twice that and so on up to OPEN_LIMIT_MS. ACCEPT returns
+its number; an ACCEPT with an older number is ignored. OPEN ends an open connection, and begins the next.
 
-FLOW. The window is how many bytes of DATA with payload a receiver has room for, as they are on the wire. The sender
-keeps what was sent and not taken within it and within what it can keep, and a frame within half of the window. The
-receiver tells at the latest when half of the window, or a quarter of what the sender keeps, was taken and not told,
-or TELL_MS after it was taken. What needs no window finds RESERVE bytes.
+FLOW. The window is a receiver's room for DATA with payload, in wire bytes. The sender's untaken bytes stay within the
+window and its own buffer, and a frame within half of the window. The receiver reports taken bytes after TELL_MS, or
+earlier when half of the window, or a quarter of the sender's buffer, is unreported. Frames without payload use RESERVE
+bytes beside the window.
 
-RESENDS. A receiver takes DATA in the order of their numbers and drops the others. When it sees that one is missing, by
-a higher number or by something that is no frame, it says MISSING, once in each round: the sender begins the next round
-and sends again all that was not taken. A sender of whose frames nothing was taken for ASK_MS, after each ASK twice
-that up to KEEPALIVE_MS, until it hears MISSING, says ASK, and is answered with MISSING, or with DATA without payload
-if all is there.
+RESENDS. A receiver takes DATA in order of number and drops the rest. A higher number or a damaged frame shows a gap.
+The receiver then sends MISSING, once in each round; the sender begins the next round and resends all untaken frames. A
+sender without progress for ASK_MS sends ASK, then after twice the interval, up to KEEPALIVE_MS, until MISSING arrives.
+The answer is MISSING, or DATA without payload if no frame is missing.
 
-ENDS. DATA of another connection, more taken than was sent, a frame that was sent again TRIES times, and nothing heard
-for SILENCE_MS end the connection at once; the other end is told with CLOSE. That end says something at least every
-KEEPALIVE_MS, so it hears of it by then too: what belongs to a connection that is not there is answered with CLOSE.
-Without a connection everything else is passed over: a line may carry a console before, and noise.
+ENDS. A connection ends at once on DATA of another connection, on more bytes taken than sent, after TRIES resends of a
+frame, and after a silence of SILENCE_MS. CLOSE informs the other end. Each end sends at least every KEEPALIVE_MS, and
+a frame of an unknown connection is answered with CLOSE. Without a connection all other bytes are ignored: a line may
+carry a console before, and noise.
 
-VERSION. An OPEN or ACCEPT of another version is refused: `read` tells ENDED, and `reason` names both versions.
+VERSION. An OPEN or ACCEPT of another version is refused: `read` gives ENDED, and `reason` names both versions.
 """
 
 import struct
@@ -62,12 +60,12 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-OVERHEAD = 13  # bytes of DATA beside its payload
+OVERHEAD = 13  # bytes of DATA without its payload
 PAYLOAD_MAX = 242
 FRAME_MAX = PAYLOAD_MAX + OVERHEAD
 WINDOW_MIN = 64
 WINDOW_MAX = 32767
-RESERVE = 48  # bytes beside the window: about as much as frames without payload take in a receiver's buffer
+RESERVE = 48  # bytes beside the window, about a receiver's share for frames without payload
 OPEN_MS = 250
 OPEN_LIMIT_MS = 2000
 ASK_MS = 250
@@ -76,10 +74,10 @@ KEEPALIVE_MS = 2000
 SILENCE_MS = 7000
 TRIES = 40
 
-CLOSED = 0  # what `state` is
+CLOSED = 0  # values of `state`
 OPENING = 1
 OPEN = 2
-OPENED = -1  # what `read` tells beside payload
+OPENED = -1  # events of `read`
 ENDED = -2
 
 _OPEN = const(1)
@@ -93,18 +91,18 @@ _FROM_ACCEPTOR = const(0x80)
 _VERSION = const(1)
 _HEADER = const(7)
 _GREETING = const(2)  # the payload of OPEN and ACCEPT
-_LEAST = const(12)  # bytes of a frame, without the zero behind it
-_BATCH = const(8)  # frames that are made together
+_LEAST = const(12)  # bytes of a frame, without the final zero
+_BATCH = const(8)  # frames made together
 _BATCH_BYTES = const(1020)
-_BASE = const(2)  # where frames begin in the buffer: there are zeros before
+_BASE = const(2)  # offset of the first frame in the buffer; zeros precede it
 _ZERO = b"\0"
 
-_OWE_CLOSE = const(1)  # what `output` has to do before it goes on
+_OWE_CLOSE = const(1)  # duties of `output`
 _OWE_ACCEPT = const(2)
 _OWE_AGAIN = const(4)
 _OWE_MISSING = const(8)
 _OWE_TAKEN = const(16)
-_OWE_BEFORE = const(7)  # before it makes DATA, too
+_OWE_BEFORE = const(7)  # duties that precede DATA
 
 
 def _twin() -> object:
@@ -113,7 +111,7 @@ def _twin() -> object:
     return line_py
 
 
-# Frames are made and taken apart by the C core (c_core/mqqb_line.h), or by its twin.
+# The C core (c_core/mqqb_line.h) or its twin encodes and decodes frames.
 _functions: "Any" = core.functions if hasattr(core.functions, "seal") else _twin()
 seal: "Callable[[bytearray, memoryview, int, int], int]" = _functions.seal
 unseal: "Callable[[bytearray, memoryview, int, int], bool]" = _functions.unseal
@@ -121,7 +119,7 @@ _put: "Callable[[bytearray, memoryview, int, bytearray, Buffer, int, int, int], 
 
 
 class _Connection:
-    """What an end of a line knows, and how its connections begin and end."""
+    """The state of one end of a line, and the begin and end of its connections."""
 
     def __init__(self, opener: bool, window: int, number: int = 0, size: int = 2 * FRAME_MAX, frames: int = 8) -> None:
         if not WINDOW_MIN <= window <= WINDOW_MAX or size < 2 * FRAME_MAX or frames < _BATCH:
@@ -134,55 +132,55 @@ class _Connection:
         self.silence = SILENCE_MS
         self._out = bytearray(_BASE + frames * FRAME_MAX)  # DATA with payload
         self._out_view = memoryview(self._out)
-        self._first = self._next = self._end = _BASE  # in it: what is kept, what is to go on the wire, and to where
+        self._first = self._next = self._end = _BASE  # offsets in it: first kept byte, next byte to send, end
         self._word = bytearray(2 + _HEADER + _GREETING + 5)  # a frame of any other kind,
         self._word_view = memoryview(self._word)
-        self._word_at = self._word_end = 0  # and what of it is to go on the wire
+        self._word_at = self._word_end = 0  # and its unsent part
         self._owed = 0
         self._head = bytearray(_HEADER)  # of the next DATA
-        self._kinds_out = 0 if opener else _FROM_ACCEPTOR  # what is added to the kinds of this end
+        self._kinds_out = 0 if opener else _FROM_ACCEPTOR  # added to the kinds of this end
         self._in = bytearray(size)
         self._in_view = memoryview(self._in)
         self._filled = 0
-        self._start = 0  # of the frame that is coming
-        self._searched = 0  # before this it has no end
-        self._payload = self._payload_end = 0  # what is left of the last frame's
+        self._start = 0  # of the incoming frame
+        self._searched = 0  # no frame ends before this offset
+        self._payload = self._payload_end = 0  # the unread rest of the last frame
         self._payload_wire = 0
         self._window = window
-        self._number = number & 0xFF  # that this end has given last
-        self._offer = 0  # the window in an OPEN that was not accepted yet,
-        self._offer_kept = 0  # and the bytes that its end keeps
-        self._close_opener = self._close_acceptor = 0  # of the connection that is to be closed
+        self._number = number & 0xFF  # last number given by this end
+        self._offer = 0  # the window of an OPEN not accepted yet,
+        self._offer_kept = 0  # and its end's buffer in bytes
+        self._close_opener = self._close_acceptor = 0  # of the connection to close
         self._opener = self._acceptor = 0  # of the connection
-        self._hold = self._payload_max = 0  # bytes that may be sent and not taken, and of payload in a frame
-        self._tell = 0  # bytes that may be taken and not told
+        self._hold = self._payload_max = 0  # limits of untaken bytes, and of payload in a frame
+        self._tell = 0  # limit of taken but unreported bytes
         self._number_in = 0  # of the next DATA
-        self._round_in = 0  # of the last,
-        self._missed = -1  # and that in which MISSING was said
-        self._sent = self._acked = 0  # bytes of DATA with payload: those that were made, those that were then taken
-        self._taken = self._told = 0  # and those of the other end: taken here, said to be
-        self._heard = 0  # when
-        self._due = 0  # when this end has to say something by itself, if it is OPENING or OPEN
-        self._ask_at = 0  # when it asks, if something was sent and not taken
-        self._wait = 0  # ms from one OPEN to the next; from what was sent or taken to ASK
+        self._round_in = 0  # of the last DATA,
+        self._missed = -1  # and of the last MISSING
+        self._sent = self._acked = 0  # bytes of DATA with payload: made here, and taken there
+        self._taken = self._told = 0  # bytes from the other end: taken here, and reported
+        self._heard = 0  # time of the last frame
+        self._due = 0  # when this end has to send, if OPENING or OPEN
+        self._ask_at = 0  # time of the next ASK, if sent bytes are untaken
+        self._wait = 0  # ms between OPENs; from the last progress to ASK
         self._tries = 0
 
     def open(self, now: int) -> None:
-        """Ask for a connection, again and again until there is one, or until close()."""
+        """Request a connection repeatedly, until it opens or until close()."""
         self.close()
         self.state = OPENING
         self._due = now
         self._wait = OPEN_MS
 
     def close(self, reason: str = "closed here") -> None:
-        """End the connection, if there is one. What `output` then gives tells the other end."""
+        """End the connection, if any. The next `output` informs the other end."""
         if self.state == OPEN:
             self._owe_close(self._opener, self._acceptor)
             self._over(reason)
         self.state = CLOSED
 
     def _begin(self, window: int, kept: int, now: int) -> None:
-        """A connection begins; window, kept: the other end's."""
+        """Begin a connection; window, kept: the other end's."""
         self._wait = ASK_MS
         self._hold = min(window, len(self._out) - _BASE)
         self._payload_max = min(PAYLOAD_MAX, window // 2 - OVERHEAD)
@@ -196,7 +194,7 @@ class _Connection:
         self._due = now + self.keepalive
 
     def _over(self, reason: str) -> None:
-        """The connection is over: nothing of it is read or goes out any more."""
+        """End the connection: nothing of it is read or sent any more."""
         self.reason = reason
         self.state = CLOSED
         self._owed &= _OWE_CLOSE
@@ -216,8 +214,8 @@ class _Connection:
         self._close_acceptor = acceptor
 
     def _greeted(self, opener: int, acceptor: int, version: int, window: int, kept: int, now: int) -> int:
-        """OPEN or ACCEPT has come."""
-        if version != _VERSION:  # the one place where an earlier version could be understood
+        """Handle OPEN or ACCEPT."""
+        if version != _VERSION:  # support for earlier versions belongs here
             reason = "line protocol: version {} at the other end, version {} here".format(version, _VERSION)
             self.close(reason)
             self.reason = reason
@@ -262,21 +260,20 @@ class _Connection:
 
 
 class Line(_Connection):
-    """One end of a line, and its connection, if it has one.
+    """One end of a line, and its connection, if any.
 
-    opener: this end opens. window: bytes of DATA that there is room for, WINDOW_MIN to WINDOW_MAX. number: where the
-    numbers of connections begin, best at random. size: of the buffer for what comes, two frames or more. frames: of the
-    largest as many are kept until they are taken, at least 8.
+    opener: this end opens. window: room for DATA in bytes, WINDOW_MIN to WINDOW_MAX. number: start of the connection
+    numbers, best random. size: of the receive buffer, two frames or more. frames: frames of the largest size kept
+    until they are taken, at least 8.
 
-    state: CLOSED, OPENING, OPEN. reason: why the last connection ended. resent, damaged: frames that this end has sent
-    again, and what came to it that was no frame, since it was made. keepalive, silence: KEEPALIVE_MS and SILENCE_MS of
-    this end.
+    state: CLOSED, OPENING, OPEN. reason: of the last connection's end. resent, damaged: resent frames, and damaged
+    received frames, since the object was made. keepalive, silence: KEEPALIVE_MS and SILENCE_MS of this end.
     """
 
-    # ---- what comes
+    # ---- receiving
 
     def room(self) -> memoryview:
-        """Where to put what comes on the wire. Not empty after `read` has given 0."""
+        """The buffer for bytes from the wire. Not empty after `read` has given 0."""
         start = self._start
         if start and self._payload == self._payload_end and len(self._in) - self._filled < FRAME_MAX:
             waiting = self._filled - start
@@ -287,11 +284,12 @@ class Line(_Connection):
         return self._in_view[self._filled :]
 
     def received(self, count: int) -> None:
-        """So many bytes are in `room`."""
+        """Report bytes put into `room`."""
         self._filled += count
 
     def read(self, buffer: "bytearray | memoryview", now: int) -> int:
-        """Bytes of payload that were put in the buffer, which is not empty; OPENED, ENDED; 0: more must come first."""
+        """Read payload into the buffer, which is not empty. Returns its bytes; OPENED, ENDED; 0: more bytes are
+        needed."""
         while self._payload == self._payload_end:
             if self._offer:
                 self._accept(now)
@@ -322,16 +320,16 @@ class Line(_Connection):
         return count
 
     def check(self, now: int) -> int:
-        """ENDED if the other end has been silent for too long, else 0. To be called when all that came was read."""
+        """ENDED if the other end has been silent for too long, else 0. Call it when all received bytes are read."""
         if self.state == OPEN and now - self._heard >= self.silence:
             return self._fault("nothing heard")
         return 0
 
-    # ---- what goes
+    # ---- sending
 
     def write(self, data: "Buffer", now: int, start: int = 0) -> int:
-        """Take data[start:], or what there is room for, as payload: how many bytes. 0: the window is used up, or
-        `output` has something else.
+        """Accept as much of data[start:] as fits, and return the number of bytes. 0: the window is full, or `output`
+        has other duties.
         """
         count = len(data) - start
         if count <= 0 or self._next < self._end or self.state != OPEN or self._owed & _OWE_BEFORE:
@@ -368,7 +366,7 @@ class Line(_Connection):
         return count
 
     def output(self, now: int) -> "memoryview | None":
-        """What is to go on the wire, None: nothing. Tell with `written` how many bytes of it have."""
+        """Bytes for the wire, or None. Report the bytes put on the wire with `written`."""
         at = self._next
         if not self._word_end:
             if at < self._end and self._out[at - 1]:  # in the middle of a frame
@@ -381,11 +379,11 @@ class Line(_Connection):
         if at == self._end:
             return None
         if at < self._first - 1:
-            at = self._next = self._first - 1  # there is a zero
+            at = self._next = self._first - 1  # the buffer has a zero there
         return self._out_view[at : min(self._end, at + _BATCH_BYTES)]
 
     def written(self, count: int) -> None:
-        """So many bytes of what `output` gave have gone on the wire."""
+        """Report bytes of `output` put on the wire."""
         if self._word_end:
             self._word_at += count
             if self._word_at == self._word_end:
@@ -394,28 +392,28 @@ class Line(_Connection):
         self._next += count
 
     def timeout(self, now: int) -> "int | None":
-        """ms until `check` or `output` has something to do by itself, 0 or more; None: nothing is due."""
+        """ms until `check` or `output` is due, 0 or more; None: never."""
         if self.state == CLOSED:
             return None
         due = min(self._due, self._heard + self.silence) if self.state == OPEN else self._due
         return max(due - now, 0)
 
-    # ---- inside
+    # ---- internals
 
     def _spoiled(self) -> None:
-        """What came is no frame."""
+        """The received bytes are not a frame."""
         if self.state == OPEN:
             self.damaged += 1
             self._miss(self._round_in)
 
     def _miss(self, number: int) -> None:
-        """Something of this round is missing."""
+        """A frame of this round is missing."""
         if number != self._missed:
             self._missed = number
             self._owed |= _OWE_MISSING
 
     def _frame(self, start: int, end: int, now: int) -> int:
-        """Take a frame: the event that it is, or 0."""
+        """Handle a frame. Returns its event, or 0."""
         frame = self._in
         if end - start < _LEAST or not unseal(frame, self._in_view, start, end):
             self._spoiled()
@@ -428,7 +426,7 @@ class Line(_Connection):
         number = frame[start + 4] | frame[start + 5] << 8
         taken = frame[start + 6] | frame[start + 7] << 8
         if kind == _OPEN:
-            kept = frame[start + 8] | frame[start + 9] << 8  # of another version these may be anything
+            kept = frame[start + 8] | frame[start + 9] << 8  # another version may have other bytes here
             return self._greeted(opener, acceptor, number, taken, kept, now)
         is_ours = self.state == OPEN and opener == self._opener and acceptor == self._acceptor
         if kind == _CLOSE:
@@ -447,7 +445,7 @@ class Line(_Connection):
         ahead = number - self._number_in & 0xFFFF
         self._heard = now
         if ahead >= 0x8000:
-            return 0  # it was there already
+            return 0  # a duplicate
         event = self._take(taken, now)
         if event:
             return event
@@ -466,10 +464,10 @@ class Line(_Connection):
         return 0
 
     def _take(self, taken: int, now: int) -> int:
-        """The other end has taken all up to there: forget it. ENDED if that cannot be, else 0."""
+        """Drop the bytes that the other end has taken. ENDED if the number is impossible, else 0."""
         count = taken - self._acked & 0xFFFF
         if not count or count >= 0x8000:
-            return 0  # no news
+            return 0  # no progress
         if count > self._sent - self._acked & 0xFFFF or self._out[self._first + count - 1]:
             return self._fault("more taken than sent")
         self._acked = taken
@@ -479,7 +477,7 @@ class Line(_Connection):
         return 0
 
     def _go_back(self, number: int) -> int:
-        """The other end waits for this number: the next round begins. ENDED if that was so too often, else 0."""
+        """Begin the next round from this expected number. ENDED after too many rounds, else 0."""
         head = self._head
         head[0] = head[0] & ~_ROUNDS | head[0] + _ROUND & _ROUNDS
         self._wait = ASK_MS
@@ -491,7 +489,7 @@ class Line(_Connection):
         return 0
 
     def _send_again(self, now: int) -> None:
-        """All that was not taken goes on the wire again, in this round."""
+        """Resend all untaken frames in this round."""
         out, view, head = self._out, self._out_view, self._head
         taken = self._told = self._taken
         at = self._first
@@ -503,18 +501,18 @@ class Line(_Connection):
             out[at + 7] = taken >> 8
             self.resent += at < self._next
             at = seal(out, view, at, end - 4)
-        self._next = self._first - 1  # there is a zero
+        self._next = self._first - 1  # the buffer has a zero there
         self._rest(now)
 
     def _rest(self, now: int) -> None:
-        """Say nothing for a while by itself: for so long what was sent may be on its way."""
+        """Delay keepalive and ASK, because sent frames may still be on the wire."""
         self._ask_at = now + self._wait
         self._due = self._ask_at if self._sent != self._acked else now + self.keepalive
         if self._taken != self._told:
             self._due = min(self._due, now + TELL_MS)
 
     def _speak(self, now: int) -> None:
-        """Make the frame without payload that is due, if one is; send again what has to be."""
+        """Make the due frame without payload, if any, and start due resends."""
         owed = self._owed
         if owed & _OWE_CLOSE:
             self._owed = owed ^ _OWE_CLOSE
@@ -522,7 +520,7 @@ class Line(_Connection):
         elif owed & _OWE_ACCEPT:
             self._owed = owed ^ _OWE_ACCEPT
             self._say(_OPEN, self._opener, self._acceptor, _VERSION, self._window, True)
-        elif self.state == OPENING:  # and it is due: without a connection nothing else is owed
+        elif self.state == OPENING:  # it is due: without a connection no other duty exists
             self._number = self._number + 1 & 0xFF
             self._say(_OPEN, self._number, 0, _VERSION, self._window, True)
             self._due = now + self._wait
@@ -531,7 +529,7 @@ class Line(_Connection):
             self._go_on(owed, now)
 
     def _go_on(self, owed: int, now: int) -> None:
-        """The same, on a connection."""
+        """As `_speak`, on a connection."""
         if owed & _OWE_AGAIN:
             self._send_again(now)
         head = self._head

@@ -1,4 +1,4 @@
-"""The twin of what the C core has for line (c_core/mqqb_line.h): frames, made and taken apart."""
+"""The twin of the C core's line functions (c_core/mqqb_line.h): encode and decode frames."""
 
 import struct
 from binascii import crc32
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 _HEADER = const(7)
 _FRAME_MAX = const(255)
 _ZERO = b"\0"
-_CRC_OF_ALL = 0x2144DF1C  # CRC-32 of anything with its own CRC-32 behind it
+_CRC_OF_ALL = 0x2144DF1C  # CRC-32 of any bytes followed by their own CRC-32
 
 
 def seal(buffer: bytearray, view: memoryview, start: int, end: int) -> int:
-    """Make a frame of the content in buffer[start + 1 : end], at `start`; returns its end, that of the zero behind it.
+    """Make a frame of the content in buffer[start + 1 : end], at `start`; returns its end, including the zero.
 
     view: of the whole buffer. The content and its CRC take at most 253 bytes.
     """
@@ -32,7 +32,7 @@ def seal(buffer: bytearray, view: memoryview, start: int, end: int) -> int:
 
 
 def unseal(buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
-    """Undo `seal` for buffer[start:end], which contains no zero, in place; False: it is no frame, and spoiled.
+    """Decode buffer[start:end], which contains no zero, in place. False: not a frame, and spoiled.
 
     The content is then buffer[start + 1 : end - 4].
     """
@@ -49,9 +49,9 @@ def unseal(buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
 def frames(
     out: bytearray, view: memoryview, at: int, head: bytearray, data: "Buffer", start: int, count: int, most: int
 ) -> int:
-    """Put data[start : start + count] into out[at:], as DATA with at most so much payload each; returns the end.
+    """Put data[start : start + count] into out[at:], as DATA with up to `most` bytes of payload each; returns the end.
 
-    head: their header; its number goes on. Without data one goes out all the same. view: of the whole of `out`.
+    head: their header; its number advances. Without data one frame is made. view: of the whole of `out`.
     """
     while True:
         size = min(count, most)

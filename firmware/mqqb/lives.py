@@ -1,19 +1,19 @@
-"""What OrderAcks tell of another life of their source (sans I/O): of a store or a folder that was put back from a copy,
-or of a copy that sends under the same identifier.
+"""OrderAcks that show another life of their source (sans I/O): a store or folder restored from a copy, or a copy that
+sends under the same identifier.
 
-A destination knows a message of the copy by its number, however often it comes. But it may
-have accepted later numbers or sequences of which the copy does not know. It then refuses older ones for ever (B-275),
-and its OrderAcks name what it has (B-269). There are two cases:
+A destination recognises a copy's message by its number. But the destination may have accepted later numbers or
+sequences that the copy does not know. It then refuses older ones for ever (B-275), and its OrderAcks name its last
+number (B-269). There are two cases:
 
-* The number was never given here, and is later than any in its sequence, or its sequence is later than any of this
-  life. Then the clock is behind, or a twin is at work (B-413). From then on numbers are given above it (B-426).
-* The sequence is later than one that still waits here. What waits is over, because a sequence is sent only when the one
-  before has drained (B-093). Its messages arrived, were refused, or were ended by an operator, and only the other life
-  was told. They are not sent again and are in doubt: exactly once forbids to number them again (A-08).
+* The number is unknown here, and later than any of its sequence, or its sequence is later than any of this life. Then
+the clock is behind, or a twin is sending (B-413). New numbers then start above it (B-426).
+* The sequence is later than that of a pending message. The pending message is settled, because a sequence is sent only
+after the one before has drained (B-093). It was received, rejected, or ended by an operator, and only the other life
+was told. It is in doubt and not resent: exactly once forbids to renumber it (A-08).
 
-An OrderAck names no queue. Its TimeStamp tells which stream it is for, if that stream has or had one like it. If no
-stream had, or its sequence is later than that stream's, the OrderAck proves nothing at first: it may have come late,
-for a sequence that has drained, or be wrong. It counts when it comes again after a resend, which causes it.
+An OrderAck names no queue. Its TimeStamp identifies the stream, if the stream has or had the same one. If no stream
+had it, or the sequence is later than the stream's, the OrderAck proves nothing at first. It may be late, for a drained
+sequence, or wrong. It counts when a resend causes it again.
 """
 
 from mqqb import MICROPYTHON, confirm, const, core
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from mqqb.confirm import SourceQueue, Storage
     from mqqb.streams import Entry, OrderAckBody, OutgoingStream
 
-# OrderAcks whose sequence nobody began here: as many queues may have been put back, and anybody can send more (B-411).
+# Remembered OrderAcks of unknown sequences: one for each restored queue; the limit is needed because anybody can send
+# them (B-411).
 REMEMBERED = 8 if MICROPYTHON else 10000
-_ROLLS = const(1048576)  # as often may a stream have drained since its TimeStamp was given
+_ROLLS = const(1048576)  # limit of a stream's sequences under one TimeStamp
 
 
 def explain(
@@ -37,10 +38,9 @@ def explain(
     of_peer: "Iterable[SourceQueue]",
     now: int,
 ) -> None:
-    """An OrderAck acknowledges nothing that is pending, as confirm.order_ack has found.
+    """Handle an OrderAck that acknowledges no pending message, as found by confirm.order_ack.
 
-    of_peer: the queues for the peer that it came from, read once at most. The other arguments are those of
-    confirm.order_ack.
+    of_peer: the queues for the sending peer, read once at most. Other arguments: see confirm.order_ack.
     """
     acked = body.tx_sequence_id
     number = body.fields[core.ACK_NUMBER]
@@ -49,12 +49,12 @@ def explain(
         storage.outrun(acked >> 32, queue)
     if queue is not None and acked <= queue.stream.tx_sequence_id:
         stream = queue.stream
-        # Where new numbers have become later by now, what has one of this sequence had it before the copy was made.
+        # If new numbers have become later, messages of this sequence had their numbers before the copy was made.
         over = _end(storage, queue, acked, 0 if _is_given(stream, acked, number) else number)
         covered = stream.order_ack(body, now)
         storage.answer(queue, covered, 0)
         if over or covered or 0 <= stream.tx_sequence_id - acked < _ROLLS:
-            return  # a late one, for what this stream has drained: ordinals of another life are far away (B-096)
+            return  # late, for a drained sequence of this stream: ordinals of another life are far away (B-096)
     for one in _refused(storage.strangers, acked, queue, of_peer, now):
         storage.outrun(acked >> 32, one)
         _end(storage, one, acked, 0)
@@ -63,9 +63,9 @@ def explain(
 def _refused(
     strangers: "dict[int, int]", acked: int, likely: "SourceQueue | None", of_peer: "Iterable[SourceQueue]", now: int
 ) -> "list[SourceQueue]":
-    """Those which the peer refuses: what they have sent is older, and they have heard nothing of their own since
-    such an OrderAck came for the first time, before it was sent again. likely: the one with its TimeStamp; none of
-    the others, while something waits there that it can be about.
+    """The queues that the peer refuses. Their pending messages are older, and no OrderAck of their own has arrived
+    since this one first came, before the last resend. likely: the queue with its TimeStamp; while it has such pending
+    messages, no other queue counts.
     """
     if likely is not None and refused_for_ever(likely.stream, acked, 0):
         of_peer = [likely]
@@ -87,7 +87,7 @@ def _refused(
 
 
 def _end(storage: "Storage", queue: "SourceQueue", tx_sequence_id: int, number: int) -> bool:
-    """What the destination refuses for ever, having passed on to this number, is over. Is there any?"""
+    """End the messages that the destination, already at this number, refuses for ever. Were there any?"""
     over = refused_for_ever(queue.stream, tx_sequence_id, number)
     if over:
         queue.stream.remove(over)
@@ -96,18 +96,18 @@ def _end(storage: "Storage", queue: "SourceQueue", tx_sequence_id: int, number: 
 
 
 def refused_for_ever(stream: "OutgoingStream", tx_sequence_id: int, number: int) -> "list[Entry]":
-    """What waits up to this number, or below this sequence where number is 0."""
+    """The pending messages up to this number, or below this sequence where number is 0."""
     found = []
     for entry in stream.table:
         if entry.tx_sequence_number:
             if (entry.tx_sequence_id, entry.tx_sequence_number) > (tx_sequence_id, number):
-                break  # they rise along the table
+                break  # numbers rise along the table
             found.append(entry)
     return found
 
 
 def _queue_of(time_stamp: int, queues: "Iterable[SourceQueue]") -> "SourceQueue | None":
-    """The queue that an OrderAck with this TimeStamp is for: it is at such a sequence, or an older one waits there."""
+    """The queue of an OrderAck with this TimeStamp: the queue uses such a sequence, or a pending message has it."""
     for queue in queues:
         if queue.stream.record[core.OUTGOING_TIME_STAMP] == time_stamp:
             return queue
@@ -122,5 +122,5 @@ def _queue_of(time_stamp: int, queues: "Iterable[SourceQueue]") -> "SourceQueue 
 
 
 def _is_given(stream: "OutgoingStream", tx_sequence_id: int, number: int) -> bool:
-    """Was this number given in the stream, as far as that knows?"""
+    """Was this number assigned in the stream, as far as the stream knows?"""
     return (tx_sequence_id, number) < (stream.tx_sequence_id, stream.record[core.OUTGOING_NUMBER])

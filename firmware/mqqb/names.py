@@ -1,4 +1,4 @@
-"""Names of queues: direct format names, the base of all others, and texts on the wire (wire.md 1.5, 2.2)."""
+"""Queue names: direct format names, the base of all names, and text on the wire (wire.md 1.5, 2.2)."""
 
 import struct
 
@@ -8,7 +8,7 @@ NULL_GUID: bytes = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"  # a literal takes no mem
 ORDER_QUEUE_ID = const(4)  # the order queue as a private queue of the destination host (wire.md 4.3)
 ORDER_QUEUE_PATH = "\\PRIVATE$\\order_queue$"
 
-# What the selectors DQ, AQ, RQ say about the bytes (wire.md 2.2).
+# The kinds of names by the selectors DQ, AQ, RQ (wire.md 2.2).
 NONE = const(0)
 ID = const(1)
 PUBLIC = const(2)
@@ -21,7 +21,7 @@ KINDS = (NONE, NONE, ID, ID, ID, PUBLIC, PRIVATE, DIRECT)
 
 def utf16_decode(raw: bytes) -> str:
     """Text of little-endian WCHARs. A lone surrogate stays a character: utf16_encode gives back the same bytes."""
-    if not MICROPYTHON:  # which has no codecs
+    if not MICROPYTHON:  # MicroPython has no codecs
         return raw.decode("utf-16-le", "surrogatepass")
     units = struct.unpack("<{}H".format(len(raw) >> 1), raw)
     if max(units, default=0) < 0x80:
@@ -58,14 +58,14 @@ def utf16_encode(text: str) -> bytes:
 
 
 def terminated(text: str) -> bytes:
-    """A text's WCHARs and a NUL. ValueError if it has a NUL already."""
+    """A text's WCHARs and a NUL. Raises ValueError if the text contains a NUL."""
     if "\0" in text:
         raise ValueError("a text on the wire ends at its first NUL: " + repr(text))
     return utf16_encode(text) + b"\0\0"
 
 
 def check_guid(guid: bytes) -> bytes:
-    """The GUID. ValueError if it has not 16 bytes."""
+    """The GUID. Raises ValueError unless it has 16 bytes."""
     if len(guid) != 16:
         raise ValueError("a GUID has 16 bytes")
     return guid
@@ -80,11 +80,11 @@ def guid_text(guid: bytes) -> str:
 
 
 class QueueName:
-    """What all queue names have in common. raw: the name's bytes without count and padding."""
+    """The base of all queue names. raw: the name's bytes without count and padding."""
 
     __slots__ = ("raw",)
     kind = NONE
-    selector = 0  # of DQ, AQ and RQ; what a name alone does not tell is told by UserHeader.Flags
+    selector = 0  # of DQ, AQ and RQ; UserHeader.Flags gives the rest
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -118,7 +118,7 @@ class DirectQueueFormatName(QueueName):
 
 
 def check_queue(name: str) -> None:
-    """ValueError if no queue can have this name."""
+    """Raise ValueError if no queue can have this name."""
     wrong: "str | None" = None if 0 < len(name) <= 124 else "length"
     for char in name:
         if char < " " or char in '\\;+,"':
@@ -128,9 +128,9 @@ def check_queue(name: str) -> None:
 
 
 def parse_format_name(text: str) -> QueueName:
-    r"""A direct format name as applications write it: DIRECT=OS:host\private$\name. guids.py reads all format names.
+    r"""Parse a direct format name in the form of applications: DIRECT=OS:host\private$\name. guids.py parses all kinds.
 
-    ValueError with the reason if it is none.
+    Raises ValueError with the reason.
     """
     kind, _, rest = text.partition("=")
     protocol, _, path = rest.partition(":")
@@ -141,6 +141,6 @@ def parse_format_name(text: str) -> QueueName:
         queue = queue[9:]
     if not address:
         raise ValueError("no address: " + text)
-    for part in queue.split(";", 1):  # behind it a sub-queue
+    for part in queue.split(";", 1):  # a sub-queue may follow
         check_queue(part)
     return DirectQueueFormatName(rest)

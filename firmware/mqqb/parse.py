@@ -1,4 +1,4 @@
-"""Packets read: a message with its headers as objects, or an acknowledgement (wire.md sections 3 and 6)."""
+"""Reading packets: a message with header objects, or an acknowledgement (wire.md sections 3 and 6)."""
 
 from struct import unpack_from
 
@@ -20,7 +20,7 @@ from mqqb.headers import (
 
 try:
     from mqqb import handshake, rare
-except ImportError:  # a board looks into neither
+except ImportError:  # boards read neither
     handshake = rare = None  # type: ignore[assignment]
 
 TYPE_CHECKING = const(0)
@@ -33,7 +33,7 @@ _KIND_SIZES = (0, 4, 16, 20)
 
 
 class NeedMore(Exception):
-    """The bytes so far are right but too few. total: how many to have before the next try (16 or all)."""
+    """The bytes are right so far, but incomplete. total: bytes needed before the next try (16 or all)."""
 
     def __init__(self, total: int) -> None:
         super().__init__(total)
@@ -41,10 +41,10 @@ class NeedMore(Exception):
 
 
 def parse(data: "Buffer", offset: int = 0, end: "int | None" = None) -> "Packet":
-    """Read the packet that begins at data[offset] (B-174 to B-179, B-429 to B-433). Bytes behind it are left alone.
+    """Read the packet at data[offset] (B-174 to B-179, B-429 to B-433). Bytes behind it are ignored.
 
-    Bodies, extensions, padding and trailing bytes are memoryviews of data, not copies. NeedMore if bytes are missing
-    before end (default: all of data); Malformed if a rule is broken: core.frame tells where the next packet begins.
+    Bodies, extensions, padding and trailing bytes are memoryviews of data, not copies. Raises NeedMore if bytes are
+    missing before end (default: all of data), and Malformed for a broken rule; core.frame then finds the next packet.
     Internal packets are for hosts; a session reads them with read_internal.
     """
     if end is None:
@@ -89,7 +89,7 @@ def _name_size(name: names.QueueName) -> int:
 def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
     base_flags = base.fields[core.BASE_FLAGS]
     packet_size = base.fields[core.BASE_PACKET_SIZE]
-    limit = offset + packet_size  # the SessionHeader is behind it (OP-1, A-51)
+    limit = offset + packet_size  # the SessionHeader follows (OP-1, A-51)
     if base_flags & core.BASE_TR and not base_flags & core.BASE_DH:
         raise core.malformed(problems.TRACE_ALONE, 0)
 
@@ -149,7 +149,7 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
 
 
 def _acknowledgment(message: UserMessage, message_class: int, data: "Buffer", at: int, limit: int) -> "Message":
-    """The message to the order queue whose body is at `at` (wire.md section 6)."""
+    """Read the message to the order queue with its body at `at` (wire.md section 6)."""
     if message.properties.fields[core.PROPERTIES_MESSAGE_SIZE] != core.ORDER_ACK_SIZE:
         raise core.malformed(problems.ACK_LENGTH, 0)
     if message_class == compose.CLASS_ORDER_ACK:
@@ -160,7 +160,7 @@ def _acknowledgment(message: UserMessage, message_class: int, data: "Buffer", at
 
 
 def _to_order_queue(message: UserMessage) -> bool:
-    """Destination and label of order and final acknowledgments; flags are not looked at (B-178, A-36)."""
+    """Check destination and label of order and final acknowledgments; flags are ignored (B-178, A-36)."""
     name = message.user.destination_queue
     if message.properties.label_raw != connection.ORDER_LABEL_RAW or name is None:
         return False
@@ -170,7 +170,7 @@ def _to_order_queue(message: UserMessage) -> bool:
 
 
 def _parse_security(security: SecurityHeader, data: "Buffer", at: int, limit: int) -> int:
-    """SecurityData. Returns where it ends; what is in it is for hosts."""
+    """Skip SecurityData and return its end. Only hosts read its items."""
     end = _security_end(security, at)
     if end > limit:
         raise core.malformed(problems.SECURITY_TOO_LONG, 0)
@@ -180,7 +180,7 @@ def _parse_security(security: SecurityHeader, data: "Buffer", at: int, limit: in
 
 
 def _parse_properties(data: "Buffer", at: int, limit: int) -> MessagePropertiesHeader:
-    """The fixed part, label and extension; the body is for _finish."""
+    """Read the fixed part, label and extension; _finish reads the body."""
     properties = MessagePropertiesHeader(unpack(core.MESSAGE_PROPERTIES_HEADER, data, at, limit))
     fields = properties.fields
     correlation_at = at + core.PROPERTIES_CORRELATION_ID_IN_PART
@@ -197,16 +197,16 @@ def _parse_properties(data: "Buffer", at: int, limit: int) -> MessagePropertiesH
     if size:
         properties.extension = memoryview(data)[at : at + size]
         at += size
-    if fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] > limit - at:  # MessageSize is not above it, says the core
+    if fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] > limit - at:  # the core has checked MessageSize against it
         raise core.malformed(problems.BODY_TOO_LONG, 0)
     return properties
 
 
 def _finish(message: UserMessage, data: "Buffer", at: int, limit: int) -> int:
-    """Everything from the body on, of the MessagePropertiesHeader at at, to PacketSize. Returns where the body begins.
+    """Read from the body to PacketSize; the MessagePropertiesHeader is at `at`. Returns the offset of the body.
 
-    If more is allocated than the body has, the surplus is in the packet if the headers then end at PacketSize, and they
-    would not otherwise (OP-4).
+    If the allocation exceeds the body, the surplus is in the packet if the headers end at PacketSize only with it
+    (OP-4).
     """
     properties = message.properties
     fields = properties.fields
@@ -241,7 +241,7 @@ def _ends_at_limit(message: UserMessage, data: "Buffer", at: int, end: int, limi
 
 
 def _parse_tail(message: UserMessage, data: "Buffer", at: int, end: int, limit: int) -> int:
-    """The headers behind the body, which ends at end. Returns where they end."""
+    """Read the headers behind the body, which ends at `end`. Returns their end."""
     at += end - at + 3 & ~3
     if at > limit:
         raise core.malformed(core.NEED_MORE, problems.PADDING)
@@ -254,7 +254,7 @@ def _parse_tail(message: UserMessage, data: "Buffer", at: int, end: int, limit: 
 
 
 def names_end(packet: "Buffer", flags: int) -> int:
-    """Where the queue names of a serialised message that parses end. flags: of its UserHeader."""
+    """The end of the queue names in a valid serialised message. flags: of its UserHeader."""
     at = core.USER_END
     for shift in (compose.DESTINATION_SHIFT, compose.ADMIN_SHIFT, compose.RESPONSE_SHIFT):
         kind = names.KINDS[flags >> shift & 7]
@@ -263,7 +263,7 @@ def names_end(packet: "Buffer", flags: int) -> int:
 
 
 def transaction_offset(packet: "Buffer") -> int:
-    """Where the TransactionHeader of a serialised packet that parses begins; 0 if it has none."""
+    """The offset of the TransactionHeader in a valid serialised packet; 0 if it has none."""
     flags = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
     if packet[core.BASE_FLAGS_AT] & core.BASE_IN or not flags & core.USER_TH:
         return 0
@@ -271,7 +271,7 @@ def transaction_offset(packet: "Buffer") -> int:
 
 
 def properties_offset(packet: "Buffer") -> int:
-    """Where the MessagePropertiesHeader of a serialised message that parses begins."""
+    """The offset of the MessagePropertiesHeader in a valid serialised message."""
     flags = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
     at = names_end(packet, flags)
     if flags & core.USER_TH:
@@ -283,7 +283,7 @@ def properties_offset(packet: "Buffer") -> int:
 
 
 def _security_end(security: SecurityHeader, at: int) -> int:
-    """Where the SecurityData that begins at `at` ends."""
+    """The end of the SecurityData at `at`."""
     for index in range(core.SECURITY_SENDER_ID_SIZE, core.SECURITY_PROVIDER_INFO_SIZE + 1):
         at += security.fields[index] + 3 & ~3
     return at

@@ -1,8 +1,8 @@
-"""What can be wrong with a packet, in words; where a program has only numbers, they are these."""
+"""Problems of packets as text. Programs without this file show the numbers."""
 
 from mqqb import const, constants
 
-# Problems that no core finds: it has the negative ones, and NEED_MORE.
+# Problems found outside the core, which has the negative numbers and NEED_MORE.
 NOT_TERMINATED = const(2)
 EMPTY_NAME = const(3)
 NO_SESSION_HEADER = const(4)
@@ -15,7 +15,7 @@ ACK_LENGTH = const(10)
 BODY_TOO_LONG = const(11)
 SECURITY_TOO_LONG = const(12)
 
-# Places that are no parts: those have the smaller numbers.
+# Places beyond the parts, which have the smaller numbers.
 DESTINATION_QUEUE = const(13)
 ADMIN_QUEUE = const(14)
 RESPONSE_QUEUE = const(15)
@@ -25,7 +25,7 @@ LABEL = const(18)
 EXTENSION_DATA = const(19)
 PADDING = const(20)
 
-# Problem -> rule, field, reason. Without a field it is wrong in one of PLACES.
+# Problem -> rule, field, reason. Without a field the caller gives one of PLACES.
 PROBLEMS = {
     constants.BAD_VERSION_NUMBER: ("B-168", "BaseHeader.VersionNumber", "not 0x10"),
     constants.BAD_SIGNATURE: ("B-168", "BaseHeader.Signature", "not LIOR"),
@@ -106,7 +106,7 @@ PLACES = (
 
 
 def words(problem: int, place: "int | str") -> "tuple[str, str, str]":
-    """Rule, field and reason. place: of PLACES, or its name; of some problems."""
+    """Rule, field and reason. place: of PLACES, or its name; some problems need it."""
     rule, field, reason = PROBLEMS[problem]
     if not field:
         field = place if isinstance(place, str) else PLACES[place]

@@ -1,5 +1,5 @@
-"""Headers that few messages have, and that boards do not look into: the items of SecurityData, and behind the body
-those of tracing, of SOAP and of lists of queues (wire.md 2.4, 2.6 to 2.8).
+"""Rare headers that boards skip: the items of SecurityData, and the headers of tracing, SOAP and queue lists behind the
+body (wire.md 2.4, 2.6 to 2.8).
 """
 
 from struct import unpack_from
@@ -36,7 +36,7 @@ class DebugHeader(Header):
 class SoapHeader:
     """wire.md 2.7. header_raw, body_raw: WCHARs with the NUL.
 
-    aligned: the second part begins on a 4-byte boundary. That is not stated (OP-8): both are read, aligned is written.
+    aligned: the second part begins on a 4-byte boundary. Unspecified (OP-8): both forms are read, aligned is written.
     """
 
     __slots__ = ("aligned", "body_raw", "header_raw", "reserved", "reserved1")
@@ -62,8 +62,8 @@ class SoapHeader:
 class MQFAddressHeader:
     """One list of a MultiQueueFormatHeader (wire.md 2.8). raw: FormatNameList as on the wire; elements() makes objects.
 
-    aligned: a public name's GUID begins on a 4-byte boundary like the other GUIDs. That is not stated (OP-9): both are
-    read, aligned is written. HeaderSize may count the final padding or not (OP-10): both are read; it is not counted.
+    aligned: a public name's GUID begins on a 4-byte boundary like other GUIDs. Unspecified (OP-9): both forms are
+    read, aligned is written. HeaderSize may count the final padding (OP-10): both forms are read; it is not counted.
     """
 
     __slots__ = ("aligned", "element_count", "raw", "reserved")
@@ -112,7 +112,7 @@ class MQFAddressHeader:
 
 
 class MultiQueueFormatHeader:
-    """wire.md 2.8. signature: bytes, made as MSMQ 3.0 makes them."""
+    """wire.md 2.8. signature: bytes in the form of MSMQ 3.0."""
 
     __slots__ = ("administration", "destination", "response", "signature", "signature_reserved")
 
@@ -131,7 +131,7 @@ class MultiQueueFormatHeader:
 
 
 def read_security(security: SecurityHeader, data: "Buffer", at: int) -> None:
-    """Read the items of SecurityData, which are known to be there."""
+    """Read the items of SecurityData, whose presence is already checked."""
     fields = security.fields
     items = []
     for index in range(core.SECURITY_SENDER_ID_SIZE, core.SECURITY_PROVIDER_INFO_SIZE + 1):
@@ -160,7 +160,7 @@ def read_security(security: SecurityHeader, data: "Buffer", at: int) -> None:
 
 
 def read_tail(message: UserMessage, data: "Buffer", at: int, limit: int) -> int:
-    """The headers behind the body and its padding. Returns where they end."""
+    """Read the headers behind the body and its padding. Returns their end."""
     flags = message.user.fields[core.USER_FLAGS]
     if message.base.fields[core.BASE_FLAGS] & core.BASE_DH:
         message.debug = debug = DebugHeader(unpack(core.DEBUG_HEADER, data, at, limit))
@@ -176,7 +176,7 @@ def read_tail(message: UserMessage, data: "Buffer", at: int, limit: int) -> int:
 
 
 def _parse_section(data: "Buffer", at: int, limit: int, field: str) -> "tuple[int, bytes]":
-    """(Reserved, text with NUL) of one half of a SoapHeader, whose ID is known to be right."""
+    """(Reserved, text with NUL) of one half of a SoapHeader, whose ID is already checked."""
     _, reserved, length = unpack_from("<HHI", take(data, at, 8, limit, field), 0)
     raw = take(data, at + 8, 2 * length, limit, field)
     check_text(raw, field)
@@ -225,7 +225,7 @@ def _element(raw: bytes, at: int, aligned: bool) -> "tuple[int, int, int]":
 
 
 def _aligned(raw: bytes, count: int) -> bool:
-    """Which reading of OP-9 makes the elements end at HeaderSize, with or without its padding (OP-10, B-431)?"""
+    """The reading of OP-9 in which the elements end at HeaderSize, with or without its padding (OP-10, B-431)."""
     error = core.Malformed("B-431", "MQFAddressHeader.HeaderSize", "not what the elements take")
     for aligned in (True, False):
         end = 0

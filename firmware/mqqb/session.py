@@ -1,22 +1,21 @@
 """A session: both message sequences over one connection, acknowledgements, window, timers.
 
-Sans I/O. Bytes and `now` (monotonic milliseconds) go in; events, bytes to write and the next deadline come out. What
-a session says about durability is what its owner has said: a received message is acknowledged only after `stored`
-(B-098, B-281).
+Sans I/O. Bytes and `now` (monotonic milliseconds) go in; events, bytes to write and the next deadline come out. The
+session acknowledges a received message only after its owner calls `stored` (B-098, B-281).
 
-    events = session.receive_data(data, now)      # the owner handles them and makes the outcome durable in one step
+    events = session.receive_data(data, now)      # the owner handles them and commits the outcome in one step
     session.stored(recoverable, now)              # then, for each message among them, in order
     while session.can_send(): session.send(entry, packet, recoverable, now)
     write(session.data_to_send())
 
-A board, which has little memory, lets the session keep the bytes that come, and has it write into a buffer of its own:
+A board has little memory. Its session keeps the received bytes, and writes into the board's own buffer:
 
     session.reader.took(link.readinto(session.reader.room()))
     while (event := session.next_event(now)) is not None: ...    # no OrderAck or SessionAck takes memory
     size = session.take_output(buffer, 0)
-    size += session.send_in(entry, buffer, size, length, recoverable, now)    # the packet has been put there
+    size += session.send_in(entry, buffer, size, length, recoverable, now)    # the packet is already there
 
-`connection` has the handshake, the end, the window and the bytes received. TABLE says what may happen in which state.
+`connection` has the handshake, the end, the window and the received bytes. TABLE lists the events of each state.
 """
 
 from mqqb import compose, connection, const, core, names
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
     from mqqb import streams
     from mqqb.headers import FinalAck, UserMessage
 
-ANY = const("")  # each but CLOSED
+ANY = const("")  # all states except CLOSED
 
-# What may happen in which state, and what takes it: packets by name (B-180 to B-188), timers by number, and the end.
-# Any other packet closes the session. A timer that has no line for a state does not run in it.
+# State, event and handler: packets by name (B-180 to B-188), timers by number, and the end. Any other packet closes
+# the session. A timer without a row for a state does not run in the state.
 TABLE = (
     (connection.WAITING_EC_MSG, "EstablishConnection", "_establish_request"),
     (connection.WAITING_ECR_MSG, "EstablishConnection", "_establish_response"),
@@ -55,17 +54,17 @@ TABLE = (
     (ANY, "the owner ends it", "close"),
 )
 
-_parse: "Callable[[bytes], object] | None" = None  # of mqqb.parse, when something else than an OrderAck has come
+_parse: "Callable[[bytes], object] | None" = None  # of mqqb.parse, after the first packet other than an OrderAck
 
 
 class Session(Handshake):
     """One protocol session over one byte stream.
 
-    initiator: this side connected and begins. own_guid, remote_guid: 16 bytes; remote_guid is NULL_GUID where a
-    direct format name leads to the peer, and the peer's answer is taken (A-39). After the end, `closed` is a Closed.
+    initiator: this side connects and begins. own_guid, remote_guid: 16 bytes; remote_guid is NULL_GUID for a direct
+    format name, and the peer's answer sets it (A-39). After the end, `closed` is a Closed.
 
-    The owner may set `is_needed`, a function that says whether messages of the tables that this session serves wait for
-    an acknowledgement: the session is then not closed for being idle (A-28).
+    The owner may set `is_needed`: a function that returns True while messages of this session's tables wait for an
+    acknowledgement. The session is then not closed for being idle (A-28).
     """
 
     def __init__(
@@ -81,9 +80,9 @@ class Session(Handshake):
         self.is_needed: "Callable[[], bool] | None" = None
         self.due[connection.CLEANUP] = now + self.settings.cleanup_timeout
         self._ack_send_duration = 0
-        self._events: "list[object]" = []  # what next_event has not told yet
-        self._order_ack_received: "MessageReceived | None" = None  # told of them, again and again
-        self._ack = b""  # a SessionAck, in which only the SessionHeader changes
+        self._events: "list[object]" = []  # pending events of next_event
+        self._order_ack_received: "MessageReceived | None" = None  # reused for OrderAcks
+        self._ack = b""  # a SessionAck template; only its SessionHeader changes
         self._is_direct = initiator and remote_guid == names.NULL_GUID
         self.is_active = False
         self._received_ack = False
@@ -92,13 +91,12 @@ class Session(Handshake):
     # ---- receiving ----------------------------------------------------------------------------
 
     def progressed(self) -> None:
-        """A part of a packet has come, or more of what was written before has left: the peer is there, however long a
-        packet takes, as if one had come (B-167).
-        """
+        """Part of a packet has arrived, or pending output has left: the peer is alive, as after a packet (B-167)."""
         self._received_ack = self.is_active = True
 
     def receive_data(self, data: "bytes | bytearray | memoryview", now: int) -> "list[object]":
-        """Take bytes from the peer: Opened, MessageReceived, Acknowledged, Closed events, in order of cause."""
+        """Handle bytes from the peer. Returns Opened, MessageReceived, Acknowledged and Closed events, in order of
+        cause."""
         events: "list[object]" = []
         if self.closed is None:
             self.reader.add(data)
@@ -107,10 +105,10 @@ class Session(Handshake):
         return events
 
     def next_event(self, now: int) -> "object | None":
-        """What the bytes that came tell next, as receive_data does; None: nothing before more bytes come.
+        """The next event of the received bytes, as in receive_data; None: more bytes are needed.
 
-        Handle a MessageReceived with an OrderAck before the next call: that uses its objects again. Its `packet.body`
-        is all there is of it: `packet.message` is None, and `raw` is empty.
+        Handle a MessageReceived with an OrderAck before the next call, which reuses its objects. It has `packet.body`
+        only: `packet.message` is None, and `raw` is empty.
         """
         events = self._events
         while not events:
@@ -119,10 +117,11 @@ class Session(Handshake):
         return events.pop(0)
 
     def _next(self, now: int, events: "list[object]", reuse: bool = False) -> bool:
-        """Handle one packet; False: none is there whole, or the session is over. reuse: known OrderAcks in place.
+        """Handle one packet; False: the packet is incomplete, or the session has ended. reuse: read known OrderAcks in
+        place.
 
-        All packets pass here one by one, but for messages that a host finds alike and reads together before it comes
-        here (ordack.broker.streams).
+        All packets pass here one by one, except messages that a host recognises and reads in batches
+        (ordack.broker.streams).
         """
         come = self.reader
         data = come.data
@@ -166,7 +165,7 @@ class Session(Handshake):
         return True
 
     def _handler(self, event: "str | int") -> str:
-        """What takes this event in this state, by the table; "" if nothing does."""
+        """The table's handler for this event in this state; "" if there is none."""
         for state, happens, handler in TABLE:
             if happens == event and (state == self.state or state == ANY):
                 return handler
@@ -175,7 +174,7 @@ class Session(Handshake):
     def _internal(self, buffer: bytearray, start: int, limit: int, now: int, events: "list[object]") -> None:
         kind = connection.read_internal(buffer, start, limit, self._words) & core.INTERNAL_PT
         if kind == core.PT_SESSION_ACK and self.state == connection.OPEN:
-            self._session_header(False, now, events)  # as the table says; it takes no memory
+            self._session_header(False, now, events)  # the table's handler, called directly to save memory
             return
         name = connection.INTERNAL_PACKETS[kind]
         handler = self._handler(name)
@@ -205,7 +204,7 @@ class Session(Handshake):
             _parse = parse.parse
         packet: "UserMessage | connection.OrderAck | FinalAck" = _parse(raw)  # type: ignore[assignment]
         message: "UserMessage" = getattr(packet, "message", packet)  # type: ignore[arg-type]
-        self._message(packet, message, raw, now, events)  # as the table says; the state is OPEN
+        self._message(packet, message, raw, now, events)  # the table's handler; the state is OPEN
 
     def _message(
         self,
@@ -226,10 +225,10 @@ class Session(Handshake):
         events.append(MessageReceived(packet, raw, recoverable))
         if session is not None:
             core.copy_words(self._words, session.fields)
-            self._session_header(True, now, events)  # B-263: after the message that carried it
+            self._session_header(True, now, events)  # B-263: after its message
 
     def _count(self, recoverable: bool, direct: bool, now: int) -> None:
-        """A message has come. direct: to a direct format name."""
+        """Count a received message. direct: sent to a direct format name."""
         core.session_received(self.window.counts, recoverable)  # B-252, B-278
         self.is_active = True
         if direct:
@@ -238,7 +237,7 @@ class Session(Handshake):
             self._start_ack_send(self.ack_wait_timeout // 2, now)  # B-121
 
     def _session_header(self, carried: bool, now: int, events: "list[object]") -> None:
-        """Take the one in _words. carried: at the end of a message, which is counted."""
+        """Apply the SessionHeader in _words. carried: at the end of a message, which is already counted."""
         status = core.session_check(self.window.counts, self._words, carried)
         if status == core.BAD_ACK_COUNT:
             events += self.close("B-229", "SessionHeader acknowledges messages that were never sent")
@@ -260,15 +259,15 @@ class Session(Handshake):
     # ---- sending ------------------------------------------------------------------------------
 
     def can_send(self) -> bool:
-        """Is the session open, and the window too (B-118, B-307)?"""
+        """Are the session and its window open (B-118, B-307)?"""
         return self.state == connection.OPEN and core.session_can_send(self.window.counts)
 
     def send(self, entry: "streams.Entry | None", packet: bytearray, recoverable: bool, now: int) -> None:
-        """Put one UserMessage-format packet on the wire (B-320, B-321). Only when can_send() says so.
+        """Send one packet in UserMessage format (B-320, B-321). Only if can_send().
 
-        entry: what the acknowledgement is for; None for an OrderAck, which nobody waits for. packet: complete,
-        without SessionHeader; its SH flag is set here as needed. recoverable: DM = 1. An OrderAck or a FinalAck carries
-        no SessionHeader (B-437): a SessionAck goes in front of it, so that what it covers is over for the peer (B-443).
+        entry: for the acknowledgement; None for an OrderAck. packet: complete, without SessionHeader; this method sets
+        its SH flag. recoverable: DM = 1. An OrderAck or FinalAck carries no SessionHeader (B-437). A SessionAck
+        precedes it, so that the peer has settled the covered messages (B-443).
         """
         if self.due[connection.ACK_SEND] is not None and packet.startswith(
             connection.ORDER_LABEL_RAW, connection.ORDER_LABEL_AT
@@ -286,9 +285,8 @@ class Session(Handshake):
     def send_in(
         self, entry: "streams.Entry | None", buffer: bytearray, offset: int, size: int, recoverable: bool, now: int
     ) -> int:
-        """As `send`, for a packet that lies in buffer[offset:offset + size] and is written from there. Behind it has
-        to be room for 16 bytes. Returns how many bytes to write. What `take_output` gives goes before. Not for an
-        OrderAck or a FinalAck.
+        """As `send`, for a packet in buffer[offset:offset + size], written from there. 16 free bytes must follow it.
+        Returns the number of bytes to write. Output of `take_output` goes first. Not for an OrderAck or a FinalAck.
         """
         carries = self._begin_send(recoverable, now)
         buffer[offset + core.BASE_FLAGS_AT] = buffer[offset + core.BASE_FLAGS_AT] & ~core.BASE_SH & 0xFF | carries
@@ -299,7 +297,7 @@ class Session(Handshake):
         return size
 
     def _begin_send(self, recoverable: bool, now: int) -> int:
-        """Count a message. BASE_SH: the header that it is to carry has been made; 0: it carries none."""
+        """Count a message. BASE_SH: the SessionHeader to carry is made; 0: it carries none."""
         assert self.can_send()
         core.session_sent(self.window.counts, recoverable)
         self.is_active = True
@@ -314,7 +312,7 @@ class Session(Handshake):
             self._start_ack_wait(now)  # B-134
 
     def stored(self, recoverable: bool, now: int) -> None:
-        """The oldest MessageReceived not yet reported is durable, or a rule discarded it (B-250, B-262, B-278 to
+        """Report the oldest unreported MessageReceived as durable, or as discarded by a rule (B-250, B-262, B-278 to
         B-281).
         """
         if self.state != connection.OPEN:
@@ -330,13 +328,14 @@ class Session(Handshake):
             self.send_session_ack(now)  # B-124
 
     def _fill(self, now: int) -> None:
-        """Make the SessionHeader that goes out now."""
+        """Fill a SessionHeader to send now."""
         self.due[connection.ACK_SEND] = None
         if self.window.fill(self._words):
             self._start_ack_send(self.ack_wait_timeout // 2, now)
 
     def send_session_ack(self, now: int) -> None:
-        """Also when its timer is over, which runs only while something is unacknowledged (B-127, B-150)."""
+        """Send a SessionAck; also the handler of its timer, which runs while a message is unacknowledged (B-127,
+        B-150)."""
         self._fill(now)
         header = self._words
         if not self._ack:
@@ -348,7 +347,7 @@ class Session(Handshake):
     # ---- timers -------------------------------------------------------------------------------
 
     def next_timeout(self) -> "int | None":
-        """When `handle_timeout` is due at the latest, or None."""
+        """The deadline of the next `handle_timeout`, or None."""
         first: "int | None" = None
         for due in self.due:
             if due is not None and (first is None or due < first):
@@ -356,12 +355,12 @@ class Session(Handshake):
         return first
 
     def handle_timeout(self, now: int) -> "list[object]":
-        """Run the timers that are due: may queue a SessionAck, may close the session."""
+        """Run due timers: may queue a SessionAck, may close the session."""
         events: "list[object]" = []
         for timer in range(connection.TIMERS):
             due = self.due[timer]
             if due is not None and now >= due:
-                told = getattr(Session, self._handler(timer))(self, now)  # through the class it takes no memory
+                told = getattr(Session, self._handler(timer))(self, now)  # a call through the class takes no memory
                 if told:
                     events += told
         return events
@@ -399,6 +398,6 @@ class Session(Handshake):
         self._ack_send_duration = duration
 
     def _piggybacks(self, now: int) -> bool:
-        """More than 75 % of the Session Ack Send Timer is over; it runs while something is unacknowledged (B-125)."""
+        """Is more than 75 % of the Session Ack Send Timer over? It runs while a message is unacknowledged (B-125)."""
         due = self.due[connection.ACK_SEND]
         return due is not None and 4 * (due - now) < self._ack_send_duration

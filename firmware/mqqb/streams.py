@@ -1,10 +1,9 @@
-"""What outlives a connection: transactional streams and the outgoing message table.
+"""State that outlives a connection: transactional streams and the outgoing message table.
 
 An OutgoingStream belongs to one outgoing queue (a destination format name), an IncomingStream to one pair of source
-queue manager and destination queue (B-099, A-21). Neither knows of connections: a Session carries their messages and
-tells what the peer acknowledged. The persistent elements are one `array('I')` of four words, the record
-(mqqb_outgoing, mqqb_incoming in mqqb.h): the owner makes it durable in the same step as the message that changed it
-(B-098).
+queue manager and destination queue (B-099, A-21). Neither knows connections: a Session carries their messages and
+reports acknowledgements. The record, one `array('I')` of four words, is persistent (mqqb_outgoing, mqqb_incoming in
+mqqb.h). The owner commits it with the message that changed it (B-098).
 
 Times: `now` is monotonic milliseconds, intervals are milliseconds.
 """
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 
     from mqqb.headers import FinalAckBody
 
-# ResendTimerTable, in milliseconds: three short, three medium, three long ones, then the final one for ever (B-014 to
-# B-018). Made of a list: on a board each sum with a number out of a constant tuple would take memory.
+# ResendTimerTable, in milliseconds: three short, three medium, three long intervals, then the final one for ever
+# (B-014 to B-018). Made from a list, because on a board a sum with a number of a constant tuple takes memory.
 RESEND_INTERVALS = tuple([30000] * 3 + [300000] * 3 + [1800000] * 3 + [21600000])
 
 
@@ -40,7 +39,7 @@ class OrderAckBody:
 
     @property
     def tx_sequence_id(self) -> int:
-        """TxSequenceID as the 64-bit number that is compared: TimeStamp high, Ordinal low (wire.md 1.2)."""
+        """TxSequenceID as a comparable 64-bit number: TimeStamp high, Ordinal low (wire.md 1.2)."""
         return self.fields[core.ACK_TIME_STAMP] << 32 | self.fields[core.ACK_ORDINAL]
 
 
@@ -48,9 +47,9 @@ class Entry:
     """One message in an outgoing message table (OutgoingMessagePosition, B-069 to B-076).
 
     `key` is the owner's handle of the stored packet; the engine holds no bodies. `tx_sequence_id` is the 64-bit
-    identifier, `tx_sequence_number` is 0 for a message that is not transactional, or only forwarded (B-012, B-077).
-    `journal`: JN or JP is set, so that an OrderAck does not settle it (B-237). `priority`: of the queue and the message
-    together (B-305); 0 for a transactional one.
+    identifier. `tx_sequence_number` is 0 for a non-transactional or forwarded message (B-012, B-077). `journal`: JN or
+    JP is set, so that an OrderAck does not settle the message (B-237). `priority`: of queue and message together
+    (B-305); 0 for a transactional message.
     """
 
     __slots__ = (
@@ -95,7 +94,7 @@ class Entry:
 
 
 def position(entry: "Any") -> "tuple[int, int]":
-    """What entries, and others that are numbered, are sent in the order of."""
+    """The sending order of numbered objects."""
     return entry.tx_sequence_id, entry.tx_sequence_number
 
 
@@ -105,7 +104,7 @@ def _without(entries: "list[Entry]", others: "list[Entry]") -> "list[Entry]":
 
 
 def previous_number(table: "list[Entry]", index: int, tx_sequence_id: int) -> int:
-    """The number before the place `index` of the table, in this sequence; 0: none is there (B-318, B-319)."""
+    """The number before index `index` of the table, in this sequence; 0: there is none (B-318, B-319)."""
     while index > 0:
         index -= 1
         entry = table[index]
@@ -115,7 +114,7 @@ def previous_number(table: "list[Entry]", index: int, tx_sequence_id: int) -> in
 
 
 def _cover(covered: "list[Entry]", entries: "list[Entry]", tx_sequence_id: int, tx_sequence_number: int) -> None:
-    """Gather what is of this sequence, up to this number."""
+    """Collect the entries of this sequence up to this number."""
     for entry in entries:
         number = entry.tx_sequence_number
         if number and entry.tx_sequence_id >= tx_sequence_id:
@@ -132,16 +131,14 @@ def _read(header: "array[int]", packet: "bytearray | memoryview", offset: int) -
 class OutgoingStream:
     """The outgoing message table of one queue, its numbering, its resends (B-054 to B-057, B-062 to B-068).
 
-    record: the mqqb_outgoing words, persistent. A fresh one comes from `new`. Who changes it in another way than
-    core.roll does calls `adopt`.
-    rolls: whether the stream begins a new sequence by itself once nothing of it is left in the table (B-096). An
-    owner whose numbers are given by other processes too says False and calls core.roll in the transaction that finds
-    the stream empty; one that has more than the table says so as long as it has.
-    awaiting_final_ack: no longer in the table, but a FinalAck may still settle them (B-055): those with an OrderAck,
-    and those that `hold` put there. At start-up the owner appends the stored ones itself.
+    record: the mqqb_outgoing words, persistent, initially from `new`. After changes other than core.roll, call
+    `adopt`. rolls: the stream begins a new sequence when its table has drained (B-096). An owner that shares numbers
+    with other processes sets False and calls core.roll in the transaction that finds the stream empty. An owner with
+    messages outside the table sets False meanwhile. awaiting_final_ack: entries outside the table that a FinalAck may
+    still settle (B-055): those with an OrderAck, and those of `hold`. At start-up the owner appends the stored ones.
     """
 
-    _ordinal: int  # of what is in _tx_sequence_id
+    _ordinal: int  # of _tx_sequence_id
 
     def __init__(
         self, record: "array[int]", intervals: "tuple[int, ...]" = RESEND_INTERVALS, rolls: bool = True, now: int = 0
@@ -155,11 +152,11 @@ class OutgoingStream:
         self.rolls = rolls
         self._intervals = intervals
         self._resend_time: "int | None" = None
-        # For each priority, highest first: [priority, place in the table before which none of it is to be sent].
+        # For each priority, highest first: [priority, index before which no entry of it is to be sent].
         self._cursors: "list[list[int]]" = []
-        self._tx_sequence_id: "int | None" = None  # one object for all entries of a sequence: it takes memory on boards
+        self._tx_sequence_id: "int | None" = None  # one object for all entries of a sequence saves memory on boards
         self._covered_now: "list[Entry]" = []  # by the last OrderAck
-        self._held: "list[Entry]" = []  # of awaiting_final_ack, by number: an OrderAck can still prove them stored
+        self._held: "list[Entry]" = []  # part of awaiting_final_ack, by number: an OrderAck can still prove them stored
         self._header = core.words(core.TRANSACTION_HEADER)
 
     @staticmethod
@@ -174,8 +171,8 @@ class OutgoingStream:
     def renew(self, time_stamp: int, ordinal: int = 1) -> None:
         """Begin a new sequence at once: after a restore (B-426, A-22), or because the numbers are used up (A-24).
 
-        What is numbered already keeps its id and goes first (B-093), and an OrderAck for that id still covers it.
-        Raises ValueError if the new id is not greater than the current one (B-079).
+        Numbered messages keep their ids and are sent first (B-093); an OrderAck for their id still covers them. Raises
+        ValueError if the new id is not greater than the current one (B-079).
         """
         record = self.record
         if core.tx_compare(ordinal, time_stamp, record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]) <= 0:
@@ -183,7 +180,7 @@ class OutgoingStream:
         self.adopt(self.new(time_stamp, ordinal))
 
     def adopt(self, record: "array[int]") -> None:
-        """Go on from another record, whose words become those of `record`."""
+        """Continue from another record, copied into `record`."""
         self.record[:] = record
         self._tx_sequence_id = None
 
@@ -194,7 +191,7 @@ class OutgoingStream:
         if self._tx_sequence_id is None:
             self._tx_sequence_id = self.record[core.OUTGOING_TIME_STAMP] << 32 | ordinal
         elif ordinal != self._ordinal:
-            self._tx_sequence_id += 1  # core.roll; it takes less memory so
+            self._tx_sequence_id += 1  # core.roll; an increment takes less memory
         self._ordinal = ordinal
         return self._tx_sequence_id
 
@@ -214,9 +211,9 @@ class OutgoingStream:
     ) -> "Entry | None":
         """Number a transactional message, for the first and only time, and append it (B-317, A-08).
 
-        packet: the serialised message, its TransactionHeader at offset; patched in place. The caller makes packet and
-        record durable in one step before anything is sent (B-098). entry: one that nothing needs any more, to be
-        used again. None: the sequence is used up, wait until the table is empty, or `renew` (A-24).
+        packet: the serialised message, its TransactionHeader at offset; patched in place. The caller commits packet
+        and record in one step before the message is sent (B-098). entry: an unused entry to reuse. None: the sequence
+        is used up, wait until the table is empty, or `renew` (A-24).
         """
         _read(self._header, packet, offset)
         previous = previous_number(self.table, len(self.table), self.tx_sequence_id)
@@ -232,26 +229,27 @@ class OutgoingStream:
         return entry
 
     def withdraw(self, entry: Entry) -> None:
-        """Undo `number` for the newest entry: its message could not be made durable, and nobody has seen the number.
+        """Undo `number` for the newest entry: its message was not made durable, and the number was not used.
 
-        Takes no memory, for lack of it may be the reason.
+        Takes no memory, because lack of memory may be the reason.
         """
         assert entry.stream is None or self.table[-1] is entry, "only the newest number can be taken back"
         self.leave_out(entry)
         self.record[core.OUTGOING_NUMBER] = entry.tx_sequence_number
 
     def leave_out(self, entry: Entry) -> None:
-        """The newest message waits elsewhere, behind the table: its owner appends it later. `rolls` has to be off."""
+        """Remove the newest entry, whose message waits outside the table; its owner appends it later. `rolls` has to be
+        off."""
         if entry.stream is not None:
             entry.stream = None
             self.table.pop()
 
     def append(self, entry: Entry) -> None:
-        """Add an entry at the end: one that has no number, or at start-up each stored one, in table order."""
+        """Append an entry: an unnumbered one, or at start-up each stored one, in table order."""
         record = self.record
         number = entry.tx_sequence_number
         if number <= record[core.OUTGOING_LAST_ACK] and entry.tx_sequence_id == self.tx_sequence_id:
-            record[core.OUTGOING_LAST_ACK] = number - 1  # the OrderAck came before its owner had it here
+            record[core.OUTGOING_LAST_ACK] = number - 1  # the OrderAck came before the owner appended its entry
         entry.stream = self
         place = 0
         for cursor in self._cursors:
@@ -263,7 +261,7 @@ class OutgoingStream:
         self.table.append(entry)
 
     def restart(self, now: int = 0) -> None:
-        """A new connection: everything in the table is to be sent on it, under the numbers it has (B-157 to B-160,
+        """Prepare for a new connection: resend everything in the table, under the same numbers (B-157 to B-160,
         A-09).
         """
         for entry in self.table:
@@ -279,10 +277,10 @@ class OutgoingStream:
         self.last_ack_count = 0
 
     def next_to_send(self) -> "Entry | None":
-        """The entry that is to be sent next, or None: of those that are neither in flight nor acknowledged on this
-        connection (B-220, B-310), one of the highest priority, equal ones in table order (B-305).
+        """The next entry to send, or None. Candidates are neither in flight nor acknowledged on this connection (B-220,
+        B-310). The highest priority is first, equal ones in table order (B-305).
 
-        A transactional entry waits, and with it what has its priority, while an older sequence is in the table (B-093).
+        A transactional entry, and its priority with it, waits while an older sequence is in the table (B-093).
         """
         table = self.table
         for cursor in self._cursors:
@@ -324,7 +322,7 @@ class OutgoingStream:
         core.pack(core.TRANSACTION_HEADER, self._header, packet, offset)
 
     def _bridge(self, entry: Entry, previous: int) -> None:
-        """What is bridged now may be missing at a receiver that acknowledges this number."""
+        """Forget held entries in the bridged gap: a receiver that acknowledges this number may lack them."""
         self._held = [
             held
             for held in self._held
@@ -333,16 +331,15 @@ class OutgoingStream:
         ]
 
     def sent(self, entry: Entry, now: int) -> None:
-        """A Session has put the entry on the wire: start the Transactional Ack Wait Timer (B-136)."""
+        """A Session has sent the entry: start the Transactional Ack Wait Timer (B-136)."""
         if entry.tx_sequence_number and self._resend_time is None:
             self._resend_time = now + self.resend_interval
 
     def remove(self, entries: "list[Entry]") -> None:
-        """Drop entries, wherever they are: acknowledged by the session for good (B-109, B-221 to B-223), expired or
-        deleted (B-316).
+        """Drop entries from all lists: settled by the session (B-109, B-221 to B-223), expired or deleted (B-316).
 
-        A gap among transactional numbers is bridged by what is sent next (B-318). Also done here: the roll-over of a
-        drained stream (B-096).
+        The next transmission bridges a gap among transactional numbers (B-318). A drained stream begins a new sequence
+        (B-096).
         """
         left = len(entries) - self._take(entries)
         if left:
@@ -350,16 +347,16 @@ class OutgoingStream:
             self._held = _without(self._held, entries)
 
     def hold(self, entries: "list[Entry]") -> None:
-        """Take entries out of the table, so that they are not sent any more, but let a FinalAck settle them (C-22).
+        """Move entries out of the table: they are not sent any more, but a FinalAck can settle them (C-22).
 
-        An OrderAck covers them as if they were in the table, until what is sent behind them has bridged their gap.
+        An OrderAck covers them like entries of the table, until a later transmission bridges their gap.
         """
         self._take(entries)
         self.awaiting_final_ack += entries
         self._held = sorted(self._held + entries, key=position)
 
     def _take(self, entries: "list[Entry]") -> int:
-        """Take out of the table those that are in it; how many."""
+        """Remove those entries that are in the table. Returns their number."""
         count = len(entries)
         table = self.table
         size = len(table)
@@ -368,7 +365,7 @@ class OutgoingStream:
             first += 1
         if not count:
             return 0
-        if first == count:  # as a rule: the oldest, at once, however long the table is
+        if first == count:  # the usual case: the oldest, in time independent of the table's length
             core.drop(table, count)
             for cursor in self._cursors:
                 cursor[1] = max(cursor[1] - count, 0)
@@ -385,7 +382,7 @@ class OutgoingStream:
         return size - len(table)
 
     def _take_here_and_there(self, entries: "list[Entry]") -> None:
-        # Not in _take, where its functions would cost each call the memory of what they share with it.
+        # A method of its own: in _take its closures would cost each call memory for shared variables.
         gone = {id(entry) for entry in entries}
         places = [place for place, entry in enumerate(self.table) if id(entry) in gone]
         for cursor in self._cursors:
@@ -393,8 +390,9 @@ class OutgoingStream:
         self.table = _without(self.table, entries)
 
     def is_progress(self, body: OrderAckBody) -> bool:
-        """Does an OrderAck name a number of the current sequence that was given, and later than any before, while
-        nothing older waits? Then it has to: nothing of the current sequence was sent before that (B-093).
+        """Does an OrderAck name an assigned number of the current sequence, later than any before, while no older
+        sequence waits? An older one excludes it: the current sequence is sent only after the older has drained
+        (B-093).
         """
         record = self.record
         last_ack = record[core.OUTGOING_LAST_ACK]
@@ -407,11 +405,11 @@ class OutgoingStream:
         return not oldest.tx_sequence_number or oldest.tx_sequence_id == self.tx_sequence_id
 
     def order_ack(self, body: OrderAckBody, now: int) -> "list[Entry]":
-        """An OrderAck for this stream has come: what it newly covers, in order (B-230 to B-237).
+        """Apply an OrderAck for this stream. Returns the newly covered entries, in order (B-230 to B-237).
 
-        Covered entries are stored at the destination, `received_order_ack`. They leave the table; those with `journal`
-        wait in `awaiting_final_ack`, the others are settled: the owner deletes them durably. Entries that were held may
-        be among them. An empty list: stale, or not ours. The list is the stream's own until the next call.
+        Covered entries are stored at the destination, `received_order_ack`. They leave the table. Those with `journal`
+        wait in `awaiting_final_ack`; the others are settled, and the owner deletes them durably. Held entries may be
+        among them. An empty list: stale, or of another stream. The stream reuses the list in the next call.
         """
         self.time_of_last_ack = now
         self.last_ack_count += 1
@@ -432,12 +430,12 @@ class OutgoingStream:
                     entry.received_order_ack = True  # B-235
                 self._take(covered)
         except MemoryError:
-            self.record[core.OUTGOING_LAST_ACK] = last_ack  # so that the same OrderAck counts when it comes again
+            self.record[core.OUTGOING_LAST_ACK] = last_ack  # the same OrderAck then counts when it is repeated
             raise
         return self._with_held(covered, tx_sequence_id, number) if self._held else covered
 
     def _with_held(self, covered: "list[Entry]", tx_sequence_id: int, number: int) -> "list[Entry]":
-        """Add those that were held, which the OrderAck covers too."""
+        """Add the held entries that the OrderAck also covers."""
         held: "list[Entry]" = []
         _cover(held, self._held, tx_sequence_id, number)
         for entry in held:
@@ -449,10 +447,10 @@ class OutgoingStream:
         return sorted(covered, key=position)
 
     def final_ack(self, body: "FinalAckBody", now: int) -> "Entry | None":
-        """A FinalAck names this message, also by its number, for a MessageID may be given again (B-020): it is settled,
-        whatever else is outstanding (B-241, B-244, B-245). None: not here.
+        """Settle the message of a FinalAck, regardless of other pending messages (B-241, B-244, B-245). The number must
+        match too, because MessageIDs may repeat (B-020). None: not in this stream.
         """
-        fields = body.fields  # number 0, of other messages (A-18, B-012), cannot come
+        fields = body.fields  # number 0, of other messages (A-18, B-012), cannot occur
         for entries in (self.awaiting_final_ack, self.table):
             for entry in entries:
                 if (
@@ -471,20 +469,20 @@ class OutgoingStream:
         return self._resend_time
 
     def handle_timeout(self, now: int) -> None:
-        """The Transactional Ack Wait Timer: offer every transactional entry again, with a longer interval next time
-        (B-151, B-152).
+        """The Transactional Ack Wait Timer: resend every transactional entry, with a longer interval next time (B-151,
+        B-152).
         """
         if self._resend_time is not None and now >= self._resend_time:
             self.resend_interval_index = min(self.resend_interval_index + 1, len(self._intervals) - 1)
             self.resend(now)
 
     def postpone(self, now: int) -> None:
-        """What was sent has not left yet: the Transactional Ack Wait Timer begins again."""
+        """Sent packets are still queued for the wire: restart the Transactional Ack Wait Timer."""
         if self._resend_time is not None:
             self._resend_time = now + self.resend_interval
 
     def resend(self, now: int) -> None:
-        """Offer every transactional entry again, as the timer does, by order of an operator (B-425)."""
+        """Resend every transactional entry, like the timer, on request of an operator (B-425)."""
         for entry in self.table:
             if entry.tx_sequence_number:
                 entry.awaiting_ack = False
