@@ -58,6 +58,11 @@ def test_late_order_ack_for_own_sequence_puts_nothing_in_doubt() -> None:
     model.Walk(1, 0).episode(1416)
 
 
+def test_message_is_not_resent_while_its_bytes_still_leave() -> None:
+    """In this episode an older message of its stream waits for an OrderAck, and the line is slow."""
+    model.Walk(1, 0).episode(2699)
+
+
 # ---- the model can fail: broken on purpose, a walk finds it ----------------------------------------
 
 

@@ -78,6 +78,8 @@ class Pace:
         self._held = 0  # bytes still here, as last reported
         self._seen = 0  # bytes written at that report
         self._waiting = 0  # bytes of messages about to be written
+        self._about: set[OutgoingStream] = set()  # streams of these messages
+        self._ends: WeakKeyDictionary[OutgoingStream, int] = WeakKeyDictionary()  # written bytes, with their last one
         # Deadline, and bytes that must have left before it counts.
         self._timers: WeakKeyDictionary[OutgoingStream, tuple[int, int]] = WeakKeyDictionary()
         self._come = 0
@@ -96,17 +98,23 @@ class Pace:
         """Is written data still on this machine, as last reported by `holds`?"""
         return self._held > 0 or self._seen < self._written
 
-    def sends(self, count: int, stream: OutgoingStream | None = None) -> None:
-        """Count messages of `count` bytes given to the session. stream: their stream if they are its oldest without an
-        OrderAck. Its timer may still count for an older message, so it restarts once these bytes have left."""
+    def sends(self, count: int, stream: OutgoingStream | None = None, is_oldest: bool = False) -> None:
+        """Count a message of `count` bytes given to the session. stream: of a transactional message. is_oldest: it is
+        the oldest without an OrderAck. The timer may still count for an older message, so it restarts once these bytes
+        have left."""
         self._waiting += count
         if stream is not None:
-            self._timers.pop(stream, None)
+            self._about.add(stream)
+            if is_oldest:
+                self._timers.pop(stream, None)
 
     def wrote(self, count: int) -> None:
         """Count bytes given to the transport: all that the session had."""
         self._written += count
         self._waiting = 0
+        if self._about:
+            self._ends.update(dict.fromkeys(self._about, self._written))
+            self._about.clear()
 
     def holds(self, count: int) -> None:
         """Report how many written bytes are still on this machine. Without a report: none."""
@@ -124,7 +132,7 @@ class Pace:
         known, mark = self._timers.get(stream, (None, 0))
         if due != known:  # restarted since
             mark = self._written
-        if self._written - self._held < mark:
+        if self._written - self._held < max(mark, self._ends.get(stream, 0)):  # a resend would repeat what still leaves
             stream.postpone(now)
             due = stream.next_timeout()
             assert due is not None

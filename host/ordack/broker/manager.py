@@ -90,8 +90,8 @@ class Dispatcher:
                 queue.stream.prepare(entry, packet, parse.transaction_offset(packet))
             session.send(entry, packet, entry.recoverable, now)
             link.counts.sent += 1
-            is_oldest = entry.tx_sequence_number and entry is queue.stream.table[0]
-            link.pace.sends(len(packet), queue.stream if is_oldest else None)
+            stream = queue.stream if entry.tx_sequence_number else None
+            link.pace.sends(len(packet), stream, stream is not None and entry is stream.table[0])
             self._links.touch(link)
             if packet[core.BASE_FLAGS_AT + 1] & TRACED and self._config.report_messages:
                 self._report_leaving(link, packet_fields.parse(packet), now, wall)
