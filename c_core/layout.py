@@ -1,9 +1,8 @@
-"""Generates from mqqb.h everything else that says where fields are. `make format` runs it; a test compares.
+"""Generates from mqqb.h all other tables of field offsets. `make format` runs it; a test compares.
 
 The header states each constant, and the fields of each part in wire order with their widths: mqqb_word_u8,
-mqqb_word_u16, or four bytes. From it come the places on the wire, in the header itself, the tables of mqqb.c, in Python
-the constants and the formats of the core's twin, and in Lua the fields that the dissector shows. Generated text stands
-between two lines that say so.
+mqqb_word_u16, or four bytes. The script generates the wire offsets in the header, the tables of mqqb.c, the constants
+and formats of the core's Python twin, and the fields of the Lua dissector. Two marker lines enclose generated text.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MADE = re.compile(r"([Mm]ade by c_core/layout\.py[^\n]*\n).*?([^\n]*end of what 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 WIDTHS = {"mqqb_word_u8": 1, "mqqb_word_u16": 2, "uint32_t": 4}
 
-# What constants call a structure's words, and behind what it always is in a packet.
+# A structure's prefix in constants, and the part that always precedes it in a packet.
 PREFIXES = {
     "base_header": ("BASE", ""),
     "internal_header": ("INTERNAL", "base_header"),
@@ -39,7 +38,7 @@ PREFIXES = {
     "incoming": ("INCOMING", None),
     "outgoing": ("OUTGOING", None),
 }
-# The fields that constants call otherwise than the structure does.
+# Fields with another name in constants than in the structure.
 NAMES = {
     "ack_sequence_number": "SEQUENCE_NUMBER",
     "recoverable_msg_ack_seq_number": "BASE",
@@ -50,7 +49,7 @@ NAMES = {
     "tx_sequence_time_stamp": "TIME_STAMP",
     "tx_sequence_number": "NUMBER",
     "previous_tx_sequence_number": "PREVIOUS",
-    "ping.signature": "SIGNATURE_WORD",  # PING_SIGNATURE is what it always is
+    "ping.signature": "SIGNATURE_WORD",  # PING_SIGNATURE is its value
     "message_sent_count": "SENT",
     "recoverable_message_sent_count": "RECOVERABLE_SENT",
     "message_received_count": "RECEIVED",
@@ -62,7 +61,7 @@ NAMES = {
     "recoverable_msg_ack_flags": "ACK_FLAGS",
     "peer_acked_message_count": "PEER_ACKED",
 }
-# The names in MS-MQQB that differ from those in mqqb.h by more than capitals.
+# Names in MS-MQQB that differ from mqqb.h by more than capitals.
 WIRE_NAMES = {
     "connection_parameters": "ConnectionParametersHeader",
     "establish_connection": "EstablishConnectionHeader",
@@ -80,8 +79,8 @@ WIRE_NAMES = {
 
 
 class Field(NamedTuple):
-    """One field of a structure. declared, name: in the structure, and in constants. word, at: its place there and on
-    the wire, from the structure's beginning."""
+    """One field of a structure. declared, name: in the structure, and in constants. word, at: offsets from the
+    structure's beginning, in words of the structure and in wire bytes."""
 
     declared: str
     name: str
@@ -109,14 +108,14 @@ def structures(header: str) -> dict[str, list[Field]]:
 
 
 def parts(header: str) -> list[str]:
-    """The structures that go on the wire, in the order of mqqb_part."""
+    """The wire structures, in the order of mqqb_part."""
     found = re.search(r"typedef enum \{([^}]*)MQQB_PARTS[^}]*\} mqqb_part;", header)
     assert found
     return [name.lower() for name in re.findall(r"MQQB_(\w+),", found[1])]
 
 
 def wire(header: str) -> Iterator[tuple[str, int]]:
-    """The places on the wire by their names: in a packet, of what has its place there, else in the part itself."""
+    """Wire offsets by name: from the packet's beginning for parts at a fixed offset, else from the part's."""
     every, ends = structures(header), {"": 0}
     for part in parts(header):
         size = every[part][-1].at + every[part][-1].width
@@ -132,7 +131,7 @@ def wire(header: str) -> Iterator[tuple[str, int]]:
 
 
 def constants(header: str) -> Iterator[tuple[str, str | int]]:
-    """All that mqqb.h states, and the places of the integers in its structures, in words."""
+    """All constants of mqqb.h, and the word indices of integers in its structures."""
     yield from re.findall(r"^#define MQQB_(\w+) (\w+)u\b", header, re.MULTILINE)
     yield from re.findall(r"^ *MQQB_(\w+) = (-?\d+)\b", header, re.MULTILINE)
     yield from ((part.upper(), number) for number, part in enumerate([*parts(header), "parts"]))
@@ -144,7 +143,7 @@ def constants(header: str) -> Iterator[tuple[str, str | int]]:
 
 
 def tables(header: str) -> Iterator[str]:
-    """Those of mqqb.c, in lines."""
+    """The lines of the tables of mqqb.c."""
     widths, layouts, first = [], [], 0
     for part in parts(header):
         fields = structures(header)[part]
@@ -156,19 +155,19 @@ def tables(header: str) -> Iterator[str]:
 
 
 def formats(header: str) -> Iterator[str]:
-    """Of the parts for the module struct, bytes as words. One letter a word."""
+    """The parts as formats of the module struct, one letter a word; byte strings become words."""
     for part in parts(header):
         letters = ({1: "B", 2: "H"}.get(field.width, "I" * (field.width // 4)) for field in structures(header)[part])
         yield f'    "<{"".join(letters)}",'
 
 
 def wire_name(name: str) -> str:
-    """The name in MS-MQQB of a part or a field."""
+    """The name of a part or field in MS-MQQB."""
     return WIRE_NAMES.get(name) or name.title().replace("_", "")
 
 
 def lua(header: str) -> Iterator[str]:
-    """The fields of every part and the bits that say what a packet has, as tables of the dissector."""
+    """The dissector's tables: the fields of every part, and the flags of headers."""
     yield "local LAYOUTS = {"
     for part in parts(header):
         rows = []
@@ -189,7 +188,7 @@ def _wrapped(begin: str, rows: list[str], end: str) -> list[str]:
 
 
 def made() -> dict[str, str]:
-    """The files as they have to be, by their paths."""
+    """The generated files, by path."""
     header = _filled(HEADER, (f"#define MQQB_{name} {value}u" for name, value in wire(_read(HEADER))))
     return {
         HEADER: header,

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* mqqb.c: see mqqb.h for the contract.
  *
- * One table describes the bytes of every part; one loop reads and one loop writes by it. What a table cannot say, the
- * ranges, is a small function for each part that looks at the wire bytes, so that a bad part leaves the caller's
- * structure untouched.
+ * One table describes the bytes of every part; one loop reads and one loop writes by it. A small function for each
+ * part checks the ranges in the wire bytes, so that a bad part leaves the caller's structure untouched.
  *
  * MQQB_CHECKS_ONLY is for host/native, which includes this file for the range checks: they exist once. */
 #include "mqqb.h"
 
-/* ---- ranges that a part alone can show (B-168 to B-173, B-213, B-429 to B-433) ---------------- */
+/* ---- ranges within one part (B-168 to B-173, B-213, B-429 to B-433) ---------------------------- */
 
 static inline uint32_t le16(const uint8_t *in)
 {
@@ -172,7 +171,7 @@ static inline mqqb_status check_ping(const uint8_t *in)
 #endif
 #endif
 
-/* Halving, not one switch: that would become a jump table, which on Cortex-M0 needs a helper of the compiler's library. */
+/* Nested comparisons: one switch would become a jump table, which needs a compiler helper function on Cortex-M0. */
 static mqqb_status check(mqqb_part part, const uint8_t *in)
 {
     if (part >= MQQB_DEBUG_HEADER) {
@@ -213,7 +212,7 @@ static mqqb_status check(mqqb_part part, const uint8_t *in)
 /* ---- pack and unpack --------------------------------------------------------------------------- */
 
 /* clang-format off */
-/* Field widths in wire order. 1, 2, 4: a little-endian integer, one word of the structure. More: bytes as they are.
+/* Field widths in wire order. 1, 2, 4: a little-endian integer, one word of the structure. More: raw bytes.
  * Made by c_core/layout.py: */
 static const uint8_t widths[] = {
     1, 1, 2, 4, 4, 4, /* 0: base_header */
@@ -389,7 +388,7 @@ int mqqb_session_can_send(const mqqb_session *s)
 {
     const uint32_t unacked = mqqb_session_unacked_sent(s);
 
-    /* With more than 0x7FFF on the way, serial arithmetic could not tell old numbers from new ones. */
+    /* With more than 0x7FFF in flight, serial arithmetic could not tell old numbers from new ones. */
     return unacked < s->window_size && unacked < s->received_window_size && unacked < 0x7FFF;
 }
 
@@ -446,7 +445,7 @@ mqqb_status mqqb_session_check(mqqb_session *s, const mqqb_session_header *h, in
     const uint32_t base = h->recoverable_msg_ack_seq_number;
     const uint32_t flags = h->recoverable_msg_ack_flags;
     const uint32_t sent = s->recoverable_message_sent_count;
-    const uint32_t room = mod16(sent - base); /* highest bit that names a number already sent */
+    const uint32_t room = mod16(sent - base); /* highest bit for a number already sent */
     const uint32_t left_out = mod16(s->message_received_count - h->user_msg_sequence_number);
     const uint32_t recoverable_left_out =
         mod16(s->recoverable_message_received_count - h->recoverable_msg_sequence_number);
@@ -483,7 +482,7 @@ int mqqb_accept(mqqb_incoming *in, const mqqb_transaction_header *h)
 {
     const int order = mqqb_tx_compare(h->tx_sequence_ordinal, h->tx_sequence_time_stamp, in->tx_sequence_ordinal,
                                       in->tx_sequence_time_stamp);
-    /* Of a newer sequence nothing has come yet: nothing may be missing before the message. */
+    /* A newer sequence is empty: no message may be missing before this one. */
     const uint32_t last = order == 0 ? in->tx_sequence_number : 0;
 
     if (order < 0 || h->previous_tx_sequence_number > last || (order == 0 && h->tx_sequence_number <= last)) {

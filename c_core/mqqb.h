@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* mqqb.h: fixed-size headers, session counters, acknowledgement bits and transactional order of
- * the MSMQ binary protocol ([MS-MQQB], [MS-MQMQ]). Freestanding C99; copy mqqb.h and mqqb.c.
+/* mqqb.h: fixed-size headers, session counters, acknowledgement bits and transactional order of the MSMQ binary
+ * protocol ([MS-MQQB], [MS-MQMQ]). Freestanding C99; copy mqqb.h and mqqb.c.
  *
- * THE READ/WRITE RULE. Whatever came from the wire is checked, always, and answered with a status.
- * What the caller hands in is asserted (compiled out by NDEBUG). There are three kinds of status:
- *   MQQB_OK and the other positive answers: go on as the function's comment says;
- *   MQQB_NEED_MORE: the bytes so far are right, but too few; nothing was written; call again with more;
- *   negative: the peer is wrong; discard the packet, close the session (B-168, B-169), report
- *   the status. Nothing was written and no state was changed.
+ * THE READ/WRITE RULE. Wire input is always checked, and answered with a status. Arguments of the caller are
+ * asserted (compiled out by NDEBUG). There are three kinds of status:
+ *   MQQB_OK and other positive answers: continue as the function's comment says;
+ *   MQQB_NEED_MORE: the bytes so far are right, but incomplete; nothing was written; call again with more;
+ *   negative: the peer is wrong; discard the packet, close the session (B-168, B-169), report the status. Nothing
+ *   was written and no state was changed.
  *
- * STRUCTURES. Every structure here consists of 32-bit words only: integers of any wire width are
- * uint32_t (mqqb_word_u8 and mqqb_word_u16 tell its width there), byte strings are uint8_t arrays whose
- * length is a multiple of 4. It has therefore no padding, and it is also an array of words, which is how the bindings for Python pass it. Nothing of it
- * goes on the wire as it is: pack and unpack move single bytes, so that byte order and alignment of the
- * machine do not matter.
+ * STRUCTURES. Every structure consists of 32-bit words. Integers of any wire width are uint32_t (mqqb_word_u8 and
+ * mqqb_word_u16 give the wire width). Byte strings are uint8_t arrays, a multiple of 4 long. A structure has no
+ * padding, and the Python bindings pass it as an array of words. Pack and unpack move single bytes, so that the
+ * machine's byte order and alignment do not matter.
  *
- * COST. No allocation, no globals, no clock, no recursion, at most 64 bytes of stack a call. Any function may be called
- * from an interrupt handler as long as no other call uses the same structure. No pointer is kept. */
+ * COST. No allocation, no globals, no clock, no recursion, at most 64 bytes of stack a call. An interrupt handler
+ * may call any function if no other call uses the same structure. No pointer is kept. */
 #ifndef MQQB_H
 #define MQQB_H
 
@@ -80,11 +79,11 @@ extern "C" {
 
 typedef enum {
     MQQB_OK = 0,
-    MQQB_NEED_MORE = 1, /* fewer bytes than the part needs: read more, call again */
+    MQQB_NEED_MORE = 1, /* the part needs more bytes: read more, call again */
     MQQB_ACK_FIRST = 2, /* mqqb_session_stored: the bit field is full: send a SessionAck, call again (B-123) */
-    /* mqqb_order_ack_received: not for the current sequence, or no progress: count it, change nothing (B-230) */
+    /* mqqb_order_ack_received: another sequence, or no progress: count it, change nothing (B-230) */
     MQQB_IGNORED = 3,
-    /* mqqb_stamp: the next number would be 0xFFFFFFFF: wait until the stream has drained, then mqqb_roll */
+    /* mqqb_stamp: the next number is 0xFFFFFFFF: wait until the stream has drained, then mqqb_roll */
     MQQB_STREAM_FULL = 4,
 
     MQQB_BAD_VERSION_NUMBER = -1,      /* BaseHeader.VersionNumber is not 0x10 (B-168) */
@@ -112,11 +111,11 @@ typedef enum {
     MQQB_BAD_ACK_NUMBER = -23,              /* OrderAck or FinalAck TxSequenceNumber is 0 (wire.md 6) */
     MQQB_BAD_PING_SIGNATURE = -24, /* Ping.Signature is not 0x5548: ignore the datagram, close nothing (B-200, B-202) */
     MQQB_BAD_QUEUE_TYPE = -25,     /* DebugHeader.Flags.QT is 2 or 3 (wire.md 2.6) */
-    MQQB_BAD_ACK_COUNT = -26,      /* SessionHeader acknowledges what was never sent (B-229) */
+    MQQB_BAD_ACK_COUNT = -26,      /* SessionHeader acknowledges unsent messages (B-229) */
     MQQB_BAD_MESSAGE_COUNT = -27   /* SessionHeader counts differ from ours: deliver, then close (B-227) */
 } mqqb_status;
 
-/* The name of a status without its MQQB_, for a log; "?" for any other number. Only a program that calls it has the names. */
+/* A status's name without MQQB_, for logs; "?" for other numbers. Only its callers pay for the names. */
 static inline const char *mqqb_status_name(mqqb_status status)
 {
     /* clang-format off */
@@ -216,8 +215,8 @@ typedef struct {
     uint8_t qm_guid[16];
 } mqqb_ping; /* 24, section 7 */
 
-/* Sizes and places on the wire, in bytes. _AT and _END are counted from the beginning of the packet: of headers that have their
- * place there. _IN_PART is counted from the beginning of the part. Made by c_core/layout.py: */
+/* Wire sizes and offsets in bytes: _AT and _END from the packet's beginning, _IN_PART from the part's.
+ * Made by c_core/layout.py: */
 #define MQQB_BASE_HEADER_SIZE 16u
 #define MQQB_BASE_VERSION_NUMBER_AT 0u
 #define MQQB_BASE_RESERVED_AT 1u
@@ -303,40 +302,40 @@ typedef struct {
 #define MQQB_PING_QM_GUID_IN_PART 8u
 /* end of what was made */
 
-/* Bytes of a part on the wire. part: any mqqb_part but MQQB_PARTS. */
+/* Bytes of a part on the wire. part: any mqqb_part except MQQB_PARTS. */
 size_t mqqb_part_size(mqqb_part part);
 
 /* Words of a part's structure (its sizeof / 4). */
 size_t mqqb_part_words(mqqb_part part);
 
-/* Read one part: in[0..in_size) to the part's structure, and check every range that the part alone can show.
+/* Read one part from in[0..in_size) into its structure, and check all ranges within the part.
  * MQQB_OK: *out is filled. MQQB_NEED_MORE, or negative: *out is untouched. in and out may not overlap. */
 mqqb_status mqqb_unpack(mqqb_part part, void *out, const uint8_t *in, size_t in_size);
 
-/* Write one part. The caller has made sure that every field is in the range of its wire type and passes the checks of
- * mqqb_unpack (asserted), and that out_size is at least mqqb_part_size(part) (asserted). */
+/* Write one part. Asserted: every field fits its wire type and passes the checks of mqqb_unpack, and out_size is at
+ * least mqqb_part_size(part). */
 void mqqb_pack(mqqb_part part, const void *in, uint8_t *out, size_t out_size);
 
-/* Bytes that a packet takes on the stream: what PacketSize does and does not count (OP-1, A-51). flags, packet_size: of its BaseHeader. */
+/* Bytes of a packet on the stream, for its BaseHeader: PacketSize does not count a SessionHeader (OP-1, A-51). */
 uint32_t mqqb_packet_total(uint32_t flags, uint32_t packet_size);
 
-/* The framing rule (wire.md 4.2): *total becomes the bytes of the packet that begins at in.
- * MQQB_OK: the whole packet is there. MQQB_NEED_MORE: *total is 16 (the BaseHeader is not complete) or the packet's size,
- * read until there are as many. If *total exceeds your buffer, close the session, or read the packet away and count it (README.md).
+/* The framing rule (wire.md 4.2): *total becomes the size of the packet at in.
+ * MQQB_OK: the packet is complete. MQQB_NEED_MORE: read until *total bytes are there: 16 for the BaseHeader, or
+ * all. If *total exceeds your buffer, close the session, or skip the packet and count it (README.md).
  * Negative: close the session. Costs one mqqb_unpack of the BaseHeader. */
 mqqb_status mqqb_frame(const uint8_t *in, size_t in_size, uint32_t *total);
 
 /* ---- one connection: both message sequences, acknowledgements, window (B-086 to B-130) -------- */
 
-/* All counts are modulo 65536 and begin at 0 with the connection (B-086, B-090). What was received and what was stored are
- * counted apart, because only what is on disk may be acknowledged (B-098, A-31, A-32). */
+/* All counts are modulo 65536 and start at 0 with the connection (B-086, B-090). Received and stored messages have
+ * separate counts, because only durable ones may be acknowledged (B-098, A-31, A-32). */
 typedef struct {
     uint32_t message_sent_count;                    /* B-031 */
     uint32_t recoverable_message_sent_count;        /* B-032 */
     uint32_t message_received_count;                /* B-033 */
     uint32_t recoverable_message_received_count;    /* B-034 */
-    uint32_t message_stored_count;                  /* of those received: durable, or dealt with in another way */
-    uint32_t recoverable_message_stored_count;      /* of those with DM = 1 */
+    uint32_t message_stored_count;                  /* received messages that are durable, or settled in another way */
+    uint32_t recoverable_message_stored_count;      /* stored messages with DM = 1 */
     uint32_t acked_message_count;                   /* AckSequenceNumber of the last SessionHeader sent */
     uint32_t last_acked_recoverable_msg_seq_number; /* B-035 */
     uint32_t recoverable_msg_ack_flags;             /* B-036 */
@@ -345,53 +344,53 @@ typedef struct {
     uint32_t received_window_size;                  /* B-040 */
 } mqqb_session;
 
-/* At (a - b) modulo 65536 taken as signed: is a after b? Serial arithmetic (B-090). Both 0..0xFFFF. */
+/* Is a after b, that is, is (a - b) modulo 65536 positive as a signed number (B-090)? Both 0..0xFFFF. */
 int mqqb_serial_after(uint32_t a, uint32_t b);
 
-/* Does a SessionHeader's (base, flags) acknowledge recoverable message number seq (B-103, B-107, B-222, B-223)? 1 or 0.
- * With flags 0 nothing is acknowledged. Otherwise everything up to and including base is, and base + k if bit k is set. All 0..0xFFFF. */
+/* Does a SessionHeader's (base, flags) acknowledge recoverable message seq (B-103, B-107, B-222, B-223)? Flags 0
+ * acknowledge nothing, others all up to base, and base + k if bit k is set. All 0..0xFFFF. */
 int mqqb_is_acked(uint32_t base, uint32_t flags, uint32_t seq);
 
-/* A new connection: all counts 0, our window, and the same for the peer's until he says his. window_size: 1..0xFFFF (asserted). */
+/* Begin a connection: counts 0, and our window for both ends at first. window_size: 1..0xFFFF (asserted). */
 void mqqb_session_init(mqqb_session *s, uint32_t window_size);
 
-/* May a message be sent: fewer unacknowledged than the smaller of both windows and 0x7FFF (B-118, A-25, A-23)? 1 or 0. */
+/* May a message be sent: are fewer unacknowledged than both windows and 0x7FFF (B-118, A-25, A-23)? */
 int mqqb_session_can_send(const mqqb_session *s);
 
-/* Count a message as it goes out (B-320). recoverable: 1 if DM = 1, else 0. Its numbers are the counts afterwards. */
+/* Count a sent message (B-320); the counts are then its numbers. recoverable: 1 if DM = 1, else 0. */
 void mqqb_session_sent(mqqb_session *s, int recoverable);
 
-/* Count a message as it comes in (B-252, B-278). */
+/* Count a received message (B-252, B-278). */
 void mqqb_session_received(mqqb_session *s, int recoverable);
 
-/* The oldest received message that is not stored yet is now durable, or was discarded by a rule (B-250, B-262, B-280).
- * That there is one, and a recoverable one if recoverable is 1, is asserted.
- * MQQB_ACK_FIRST: nothing was changed; the bit field is full; send a SessionAck (mqqb_session_fill), then call again (B-123, B-277). */
+/* The oldest unstored message is now durable, or a rule discarded it (B-250, B-262, B-280). Asserted: there is one,
+ * and a recoverable one if recoverable is 1. MQQB_ACK_FIRST: nothing changed, the bit field is full; send a
+ * SessionAck (mqqb_session_fill), then call again (B-123, B-277). */
 mqqb_status mqqb_session_stored(mqqb_session *s, int recoverable);
 
-/* Messages received and not yet covered by a SessionHeader (B-037), sent and not yet acknowledged (B-038). */
+/* Received messages that no sent SessionHeader covers (B-037); sent messages without acknowledgement (B-038). */
 uint32_t mqqb_session_unacked_received(const mqqb_session *s);
 uint32_t mqqb_session_unacked_sent(const mqqb_session *s);
 
-/* Make the SessionHeader that is due now and count it as sent (B-101 to B-108). */
+/* Fill the next SessionHeader and count it as sent (B-101 to B-108). */
 void mqqb_session_fill(mqqb_session *s, mqqb_session_header *h);
 
-/* Take a received SessionHeader: check it against our counts, then adopt its acknowledgement and window (B-219, B-130).
- * carried: 1 if it came at the end of a message that is already counted, 0 if in a SessionAck. A carried header may leave its own
- * packet out of its counts (OP-14): the user count may be one less than ours, and only then the recoverable count too.
- * An older AckSequenceNumber than the one known is no error and lowers nothing. With flags 0 the base is not looked at.
- * MQQB_OK. MQQB_BAD_ACK_COUNT: nothing adopted, close. MQQB_BAD_MESSAGE_COUNT: adopted; deliver what carried it, then
+/* Check a received SessionHeader against our counts, then apply its acknowledgement and window (B-219, B-130).
+ * carried: 1 at the end of a message that is already counted, 0 in a SessionAck. A carried header may leave its own
+ * message out of its counts (OP-14): its user count may be one lower than ours, and only then its recoverable count
+ * too. An older AckSequenceNumber is no error and lowers nothing. With flags 0 the base is ignored.
+ * MQQB_OK. MQQB_BAD_ACK_COUNT: nothing applied, close. MQQB_BAD_MESSAGE_COUNT: applied; deliver the message, then
  * close (B-227). */
 mqqb_status mqqb_session_check(mqqb_session *s, const mqqb_session_header *h, int carried);
 
 /* ---- transactional order (B-091 to B-099, B-268 to B-275, B-317, B-318) ----------------------- */
 
-/* Incoming stream: one for each (source queue manager, destination queue), persistent (B-058 to B-060, B-099). */
+/* Incoming stream, persistent, by source queue manager and destination queue (B-058 to B-060, B-099). */
 typedef struct {
     uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, reject_count;
 } mqqb_incoming;
 
-/* Outgoing stream: one for each outgoing queue, persistent (B-056, B-057, B-067, B-099). tx_sequence_number is the next one's. */
+/* Outgoing stream, persistent, by outgoing queue (B-056, B-057, B-067, B-099). tx_sequence_number: the next. */
 typedef struct {
     uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, last_ack;
 } mqqb_outgoing;
@@ -399,21 +398,21 @@ typedef struct {
 /* Compare two TxSequenceIDs as unsigned 64-bit numbers, TimeStamp high (B-078): -1, 0, 1. */
 int mqqb_tx_compare(uint32_t ordinal_a, uint32_t time_stamp_a, uint32_t ordinal_b, uint32_t time_stamp_b);
 
-/* May this message be inserted (B-270)? 1: yes, and the stream has advanced (B-271): make both durable in one step.
- * 0: no; only reject_count has changed (B-272, A-01). */
+/* May this message be inserted (B-270)? 1: yes, and the stream has advanced (B-271): commit both in one step. 0:
+ * no, and only reject_count has changed (B-272, A-01). */
 int mqqb_accept(mqqb_incoming *in, const mqqb_transaction_header *h);
 
-/* Number a message for the first and only time (B-317, A-08): fills the header's id, number and previous number, leaves flags.
- * previous: number of the transactional message before it in the outgoing table that has the same id, 0 if none (B-318, B-319);
- * less than the next number, which is at least 1 (asserted).
- * MQQB_OK, MQQB_STREAM_FULL. The caller makes out and the number durable before the packet leaves (B-098). */
+/* Number a message for the first and only time (B-317, A-08): fill the header's id, number and previous number,
+ * keep its flags. previous: number of the preceding transactional message with the same id in the outgoing table, 0
+ * if none (B-318, B-319); less than the next number, which is at least 1 (asserted).
+ * MQQB_OK, MQQB_STREAM_FULL. The caller commits out and the number before the packet leaves (B-098). */
 mqqb_status mqqb_stamp(mqqb_outgoing *out, uint32_t previous, mqqb_transaction_header *h);
 
-/* An OrderAck has come (B-230, B-233). MQQB_OK: last_ack has risen; settle what it covers. MQQB_IGNORED: another sequence, a number
- * that was never given, or no progress; nothing was changed. */
+/* Apply an OrderAck (B-230, B-233). MQQB_OK: last_ack has risen; settle the covered messages. MQQB_IGNORED: another
+ * sequence, an unassigned number, or no progress; nothing changed. */
 mqqb_status mqqb_order_ack_received(mqqb_outgoing *out, const mqqb_order_ack *ack);
 
-/* No message of the sequence is left: begin the next one (B-096, A-05). Nothing to do if none was numbered since the last time. */
+/* Begin the next sequence, unless this one is empty; call it when no message is left (B-096, A-05). */
 void mqqb_roll(mqqb_outgoing *out);
 
 #ifdef __cplusplus

@@ -8,15 +8,15 @@
 #endif
 
 #define CRC_BYTES 4u
-#define CRC_OF_ALL 0x2144DF1Cu /* of anything with its own CRC behind it */
+#define CRC_OF_ALL 0x2144DF1Cu /* CRC of any bytes followed by their own CRC */
 
-/* For each half of a byte: a table for whole ones is a kilobyte. */
+/* For half a byte: a table for whole bytes takes a kilobyte. */
 static const uint32_t table[16] = {
     0x00000000u, 0x1DB71064u, 0x3B6E20C8u, 0x26D930ACu, 0x76DC4190u, 0x6B6B51F4u, 0x4DB26158u, 0x5005713Cu,
     0xEDB88320u, 0xF00F9344u, 0xD6D6A3E8u, 0xCB61B38Cu, 0x9B64C2B0u, 0x86D3D2D4u, 0xA00AE278u, 0xBDBDF21Cu,
 };
 
-/* The CRC, inverted, with another half of a byte in it. */
+/* Add half a byte to the inverted CRC. */
 static uint32_t half(uint32_t crc)
 {
     return crc >> 4 ^ table[crc & 15];
@@ -32,13 +32,13 @@ uint32_t mqqb_crc32(uint32_t value, const uint8_t *in, size_t size)
     return ~crc;
 }
 
-/* Where a frame is being made: the code that is not known yet, the next byte, and the CRC of those before it. */
+/* A frame in the making: the pending code, the next byte, and the CRC of the bytes before it. */
 typedef struct {
     uint8_t *code, *at;
     uint32_t crc;
 } frame_t;
 
-/* Goes on with `size` bytes of content, in one pass over them. in: it may be where they go, too. */
+/* Append `size` bytes of content, in one pass. in: may be their destination, too. */
 static void add(frame_t *frame, const uint8_t *in, size_t size)
 {
     uint8_t *code = frame->code, *at = frame->at;
