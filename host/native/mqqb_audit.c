@@ -1,7 +1,7 @@
-/* mqqb_audit.c: see mqqb_audit.h. What is reported when is defined in host/ordack/audit/result.py. */
+/* mqqb_audit.c: see mqqb_audit.h. host/ordack/audit/result.py defines the findings. */
 #include "mqqb_audit_tables.c" /* NOLINT(bugprone-suspicious-include): a part of this file */
 
-/* ---- what may have been missed ---------------------------------------------------------------- */
+/* ---- missed packets --------------------------------------------------------------------------- */
 
 static void count_missed(mqqb_audit_missed *missed, int64_t time)
 {
@@ -11,7 +11,7 @@ static void count_missed(mqqb_audit_missed *missed, int64_t time)
     }
 }
 
-/* Something of this direction is not there: it may be of any queue manager that sends in it, or between these hosts. */
+/* Packets of this direction are missing: of any queue manager sending in it, or between these hosts. */
 static void miss(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
@@ -40,8 +40,9 @@ static int64_t unseen(const mqqb_audit *a, const sequence *s)
     return time;
 }
 
-/* Has its sender begun another connection, and is no end of the one that carried the sequence last in the capture? Then the last
- * packets of that may be missing, and nothing tells. Returns the newest such connection, its index and 1, or 0. */
+/* Has the sender begun another connection, while the capture lacks the end of the sequence's last connection? Then
+ * that connection's last packets may be missing without a trace. Returns the newest such connection, its index and
+ * 1, or 0. */
 static uint32_t left_for(const mqqb_audit *a, const sequence *s)
 {
     const uint32_t side = s->where & 1;
@@ -62,7 +63,7 @@ static uint32_t left_for(const mqqb_audit *a, const sequence *s)
     return 0;
 }
 
-/* Forget what was certain if something of this sender may have been missed since the last look. */
+/* Drop certainty if packets of this sender may have been missed since the last look. */
 static void refresh(const mqqb_audit *a, sequence *s)
 {
     const uint32_t source_missed = a->sources[s->key.source].missed.missed,
@@ -76,7 +77,7 @@ static void refresh(const mqqb_audit *a, sequence *s)
     }
 }
 
-/* From this number on, which is lower than before, all is seen. */
+/* All messages from this lower number on are seen. */
 static void be_sure(sequence *s, uint32_t number)
 {
     s->sure = number;
@@ -99,7 +100,7 @@ static void add_source(uint32_t *sources, uint32_t *more, uint32_t code)
     *more = 1;
 }
 
-/* ---- what comes late -------------------------------------------------------------------------- */
+/* ---- late packets ----------------------------------------------------------------------------- */
 
 static void withdraw(mqqb_audit *a, const row *r, uint32_t code, int64_t since)
 {
@@ -114,8 +115,7 @@ static void withdraw(mqqb_audit *a, const row *r, uint32_t code, int64_t since)
     found->packets = 1;
 }
 
-/* Something of this connection was on its way, or lost, since the rows before. What was said in the meantime, and depends on it, was
- * said too early. */
+/* Packets of this connection were in flight, or lost, since the rows before. Withdraw findings that depend on them. */
 static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *c)
 {
     uint32_t side, k;
@@ -123,7 +123,7 @@ static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *
     for (side = 0; side < 2; side++) {
         const mqqb_audit_direction *const d = &c->direction[side];
         int64_t since = d->last_time != 0 ? d->last_time : c->first_time;
-        if (side != r->direction) { /* waited for what is missing, so long at most */
+        if (side != r->direction) { /* limit of the wait for missing packets */
             since = later(since, r->time - MQQB_CAPTURE_WINDOW);
         }
         if (a->accused < since) {
@@ -140,7 +140,7 @@ static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *
 
 /* ---- session acknowledgements ----------------------------------------------------------------- */
 
-/* Is this difference another one than the last reported? A header in a message may or may not count that message (OP-14). */
+/* Does this difference differ from the last reported? A header in a message may not count the message (OP-14). */
 static int differs(uint32_t difference, uint32_t last)
 {
     const uint32_t step = (difference - last) & 0xFFFF;
@@ -148,7 +148,7 @@ static int differs(uint32_t difference, uint32_t last)
     return last == 0 || (step != 0 && step != 1 && step != 0xFFFF);
 }
 
-/* b: what the number should be. */
+/* b: the correct number. */
 static mqqb_audit_finding *wrong_count(mqqb_audit *a, const row *r, mqqb_audit_detail detail, uint32_t stated,
                                        uint32_t b, int unknown)
 {
@@ -159,7 +159,7 @@ static mqqb_audit_finding *wrong_count(mqqb_audit *a, const row *r, mqqb_audit_d
     return found;
 }
 
-/* The counts of a SessionHeader, in a direction of which all was seen. */
+/* Check the counts of a SessionHeader, in a completely seen direction. */
 static void check_counts(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_session_header *h,
                          int carried)
 {
@@ -184,13 +184,13 @@ static void check_counts(mqqb_audit *a, const row *r, mqqb_audit_direction *own,
     }
 }
 
-/* Does a 16-bit number name more than the `sent` that were counted? */
+/* Does a 16-bit number exceed the `sent` counted messages? */
 static int names_unsent(uint32_t number, uint32_t sent)
 {
     return ((sent - number) & 0xFFFF) > least(sent, 0x8000);
 }
 
-/* 1: the SessionHeader acknowledges what was not sent, as far as it was seen. */
+/* 1: the SessionHeader acknowledges messages that were not sent, as far as seen. */
 static int check_acks(mqqb_audit *a, const row *r, mqqb_audit_connection *c, const mqqb_session_header *h)
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
@@ -264,7 +264,7 @@ static int is_shown(const mqqb_audit *a, uint32_t where, uint32_t index)
     return index != 0 && a->connections[where / 2].direction[(where & 1) ^ 1].shown >= index;
 }
 
-/* Move what has been shown out of the list of those that wait. */
+/* Move shown acknowledgements out of the waiting list. */
 static void settle_acks(const mqqb_audit *a, sequence *s)
 {
     uint32_t k, left = 0;
@@ -281,7 +281,7 @@ static void settle_acks(const mqqb_audit *a, sequence *s)
     s->acks_used = left;
 }
 
-/* The first SessionHeader of this direction that covers the other one's message with this index, as far as they are remembered. */
+/* The first remembered SessionHeader of this direction that covers the other's message with this index, or NULL. */
 static const mqqb_audit_header *covering(const mqqb_audit_direction *own, uint32_t index)
 {
     uint32_t k = own->headers_next > MQQB_AUDIT_HEADERS ? own->headers_next - MQQB_AUDIT_HEADERS : 0;
@@ -294,16 +294,16 @@ static const mqqb_audit_header *covering(const mqqb_audit_direction *own, uint32
     return NULL;
 }
 
-/* Only what this connection carried counts: a sender that lost its power may have forgotten what it knew before. */
+/* Only packets of this connection count: a sender may lose its knowledge in a power cut. */
 static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_slot *slot, uint32_t number)
 {
-    const uint32_t answers = 2 * r->connection | (r->direction ^ 1); /* where acknowledgements go */
+    const uint32_t answers = 2 * r->connection | (r->direction ^ 1); /* direction of acknowledgements */
     const mqqb_audit_connection *const c = &a->connections[r->connection];
     const mqqb_audit_packet *const proof = &c->direction[r->direction].shown_packet;
     const mqqb_audit_header *const header = covering(&c->direction[r->direction ^ 1], slot->index);
     mqqb_audit_finding *found;
 
-    /* Which message was acknowledged? And what a queue manager on the way has, the source may not have yet. */
+    /* Ambiguous messages are skipped, and forwarded ones: the source may lack the forwarder's acknowledgements. */
     if ((slot->flags & TWO_IDS) != 0 || s->key.hops != 0) {
         return;
     }
@@ -323,7 +323,7 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
         !is_shown(a, answers, header->index)) {
         return;
     }
-    /* Without its bit the SessionHeader does not settle a message that has its OrderAck already (B-224); one that comes then does. */
+    /* Without its bit a SessionHeader does not settle a message with an OrderAck (B-224); a later OrderAck does. */
     if (header->bare != 0 && s->shown.index < header->index) {
         return;
     }
@@ -352,8 +352,7 @@ static const mqqb_audit_slot *find_id(const mqqb_audit *a, const mqqb_audit_flow
     return NULL;
 }
 
-/* One MessageID under two numbers? Identifiers rise with first transmissions, so mostly there is nothing to compare. 1: it was
- * reported. */
+/* Does one MessageID have two numbers? Identifiers rise, so comparisons are rare. 1: reported. */
 static int check_id(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number, uint32_t id)
 {
     uint64_t k;
@@ -378,7 +377,7 @@ static int check_id(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, seque
     return 1;
 }
 
-/* The receiver's rule, as if it had everything that was seen: so this is the most that it can have accepted. 1: it accepts. */
+/* The receiver's rule over all seen messages gives an upper bound of its accepted number. 1: it accepts. */
 static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number,
                    uint32_t previous, int resent)
 {
@@ -414,7 +413,7 @@ static void keep_highest(mqqb_audit_source *source, const sequence *s)
     }
 }
 
-/* Keep of old sequences only what may still matter. */
+/* Keep of old sequences only state that still matters. */
 static void prune(mqqb_audit *a, mqqb_audit_flow *f)
 {
     uint32_t entry = a->sequences[f->newest - 1].older, *link = &a->sequences[f->newest - 1].older, place;
@@ -464,7 +463,7 @@ static uint32_t new_flow(mqqb_audit *a, const row *r, const mqqb_audit_key *key)
     return entry;
 }
 
-/* A message of a lower sequence, behind these packets that show a higher one. */
+/* Report a message of a lower sequence after these packets of a higher one. */
 static void went_back(mqqb_audit *a, const row *r, const sequence *lower, const sequence *higher,
                       const mqqb_audit_packet *first, const mqqb_audit_packet *second)
 {
@@ -486,8 +485,7 @@ static int may_have_missed(const mqqb_audit *a, const mqqb_audit_pair *pair)
            pair->pair_missed != pair->missed.missed;
 }
 
-/* A sequence that follows on one of which all may be known. Not what others forward: what is on its way there is sent later than it
- * was numbered. */
+/* A sequence after one that is completely known. Not for forwarded ones, which are sent later than numbered. */
 static void has_begun(const mqqb_audit *a, const row *r, sequence *s)
 {
     mqqb_audit_pair *const pair = &a->pairs[s->pair];
@@ -505,7 +503,7 @@ static void has_begun(const mqqb_audit *a, const row *r, sequence *s)
     }
 }
 
-/* Was a message of the sequence sent since something may have been missed, and not late, on a connection that is older? */
+/* Was a message of the sequence sent after the last missed packets, in time, on an older connection? */
 static int was_in_use(const mqqb_audit *a, const sequence *s)
 {
     return s->fresh == 0 && (s->sure != 0 || (s->key.hops == 0 && a->connections[s->where / 2].begun != 0));
@@ -573,8 +571,8 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     return entry;
 }
 
-/* A message of a lower sequence on a connection that is older than the higher one: it may have been sent before that began. Not if
- * the sender has shown, in this direction and before this message, that it had an OrderAck for the higher one. */
+/* May a message of a lower sequence on an older connection have been sent before the higher one began? Not if the
+ * sender has shown, in this direction and before it, an OrderAck for the higher one. */
 static void check_went_back_late(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s)
 {
     const uint32_t where = 2 * r->connection | r->direction;
@@ -592,7 +590,7 @@ static void check_went_back_late(mqqb_audit *a, const row *r, const mqqb_audit_f
     }
 }
 
-/* A message of a sequence lower than the flow's newest. What others forward may have waited there. */
+/* Check a message of a sequence lower than the flow's newest. Forwarded messages may have waited at the forwarder. */
 static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s)
 {
     const uint32_t where = 2 * r->connection | r->direction;
@@ -735,7 +733,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 
 /* ---- acknowledgements of messages ------------------------------------------------------------- */
 
-/* Was this number sent? 1: yes. 0: no, though it would have been seen or may have been missed. -1: before what is known. */
+/* Was this number sent? 1: yes. 0: no, or it was missed. -1: before the known part. */
 static int was_sent(const mqqb_audit *a, const sequence *s, uint32_t number)
 {
     if (number > s->highest) {
@@ -750,7 +748,7 @@ static int was_sent(const mqqb_audit *a, const sequence *s, uint32_t number)
     return number < s->lowest ? -1 : 0;
 }
 
-/* The most that a receiver can have accepted, in whatever order several connections brought it, up to a number. */
+/* Raise the receiver's limit, up to a number, for any order of arrival over connections. */
 static void accept_any_order(const mqqb_audit *a, sequence *s, uint32_t number)
 {
     uint64_t k;
@@ -763,8 +761,7 @@ static void accept_any_order(const mqqb_audit *a, sequence *s, uint32_t number)
     }
 }
 
-/* An acknowledgement says that the receiver has come further than what was seen tells. When it had come so far is not known, so it may
- * have accepted what was seen since and follows. */
+/* Raise the receiver's limit to an acknowledged number. It may have accepted the following messages seen since. */
 static void accept_said(const mqqb_audit *a, sequence *s, uint32_t number)
 {
     if (number > s->accepted) {
@@ -782,7 +779,7 @@ static int is_reported(const sequence *s, uint32_t number)
     return k < MQQB_AUDIT_REPORTED;
 }
 
-/* An acknowledgement for a number that the receiver cannot have, or cannot have accepted. 1: it is one. */
+/* Check an acknowledgement for a number that the receiver cannot have, or cannot have accepted. 1: it is one. */
 static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t number, int order, int accepted)
 {
     const int sent = was_sent(a, s, number);
@@ -819,19 +816,19 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
         a->accused = later(a->accused, r->time);
     }
     if (skipped || unknown) {
-        accept_said(a, s, number); /* said once is enough */
+        accept_said(a, s, number); /* one report is enough */
     }
     return 1;
 }
 
-/* Did the receiver's OrderAcks go back, and come again over a number that was sent once more? */
+/* Did the receiver's OrderAcks go back, and again pass a number that was resent? */
 static void check_back(mqqb_audit *a, const row *r, sequence *s, uint32_t number)
 {
     const uint32_t id = get(r, MQQB_SCAN_MESSAGE_ID);
 
     if (s->acked != 0) {
         if ((id - s->ack_id) - 1 >= 0x7FFFFFFF) {
-            return; /* the same one again, or one from before */
+            return; /* a repeated or an earlier one */
         }
         if (s->back != 0 && s->back_number != 0 && number >= s->back_number) {
             mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_WENT_BACK, 0);
@@ -871,7 +868,7 @@ static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const m
         settle_acks(a, s);
     }
     if (s->acks_used ==
-        MQQB_AUDIT_ACKS) { /* give up those of connections before, or every other one: later ones cover it */
+        MQQB_AUDIT_ACKS) { /* drop those of earlier connections, or every second one: later ones cover it */
         const int before = s->acks[0].where != where;
         uint32_t k, left = 0;
         for (k = 0; k < MQQB_AUDIT_ACKS; k++) {
@@ -912,7 +909,7 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     s->covered = last;
 }
 
-/* Was a message that has no slot removed from its queue already, by another FinalAck among the last ones? 1: there was one. */
+/* Did another remembered FinalAck already end this message without a slot? 1: yes. */
 static int check_twice(mqqb_audit *a, const row *r, const sequence *s, const mqqb_audit_final *second)
 {
     uint32_t k;
@@ -958,7 +955,7 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         if (inserted) {
             remember_final(s, &final);
         }
-        if (sent) { /* its message has lost its slot, and was counted then */
+        if (sent) { /* its message has lost its slot, and is already counted */
             s->counts.final_acked++;
             s->counts.unsettled -= s->counts.unsettled != 0;
             count_class(f, message_class);
@@ -993,8 +990,8 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     set_final(slot, &final, 2 * r->connection | r->direction, own->missed != 0 ? 0 : own->messages);
 }
 
-/* Which source is this acknowledgement for? 0: that is not certain. An OrderAck names only the sequence, whose id is its sender's own
- * (B-079): the sender is the queue manager that it is addressed to, or at the other end. */
+/* The source of this acknowledgement; 0: uncertain. An OrderAck names only the sequence, whose id belongs to its
+ * sender (B-079): the addressed queue manager, or the one at the other end. */
 static uint32_t addressee(const mqqb_audit *a, const row *r, const mqqb_audit_connection *c, uint32_t ordinal,
                           uint32_t time_stamp)
 {
@@ -1016,7 +1013,7 @@ static uint32_t addressee(const mqqb_audit *a, const row *r, const mqqb_audit_co
         uint32_t at = sequence_place(a, known[k], ordinal, time_stamp);
         if (next_sequence(a, known[k], ordinal, time_stamp, &at) != 0) {
             if (source != 0) {
-                return 0; /* two may be meant */
+                return 0; /* ambiguous */
             }
             source = known[k];
         }
@@ -1024,9 +1021,9 @@ static uint32_t addressee(const mqqb_audit *a, const row *r, const mqqb_audit_co
     return known[1] == 0 ? known[0] : source;
 }
 
-/* An acknowledgement of a sequence of which nothing was seen. Identifiers of a queue manager only rise (B-079): one above a sequence
- * that began when everything was seen began later still, so its messages would have been seen. Unknown if they may have been missed, or
- * if the time stamp is another one: then it may be a queue's of its own, or another queue manager's. */
+/* Check an acknowledgement of an unseen sequence. Identifiers of a queue manager only rise (B-079), so a sequence
+ * above a completely seen one is younger, and its messages would have been seen. Unknown if they may have been
+ * missed, or with another time stamp: then another queue or queue manager may own it. */
 static void check_stray(mqqb_audit *a, const row *r, const mqqb_audit_connection *c, uint32_t source)
 {
     const uint32_t hosts = c->pair ^ r->direction ^ 1;
@@ -1044,7 +1041,7 @@ static void check_stray(mqqb_audit *a, const row *r, const mqqb_audit_connection
         (ordinal == sender->stray_ordinal && time_stamp == sender->stray_time_stamp)) {
         return;
     }
-    /* An OrderAck does not name its source, and may be addressed to who forwards (B-361). */
+    /* An OrderAck does not name its source, and may be addressed to a forwarder (B-361). */
     if (order && pair->sources[1] != 0) {
         return;
     }
@@ -1180,10 +1177,10 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
     } else if (kind == MQQB_KIND_SESSION_ACK) {
         session_header(a, r, c, 0);
     } else if (kind == MQQB_KIND_ESTABLISH_CONNECTION) {
-        if (own->packets > 1) { /* of a later connection with the same ports, whose SYNs are missing: other counts */
+        if (own->packets > 1) { /* a later connection with the same ports, whose SYNs are missing: the counts restart */
             c->direction[r->direction ^ 1].missed = 1;
         }
-        if (c->begun != 0) { /* who opened the connection sends the request (B-204, B-208) */
+        if (c->begun != 0) { /* the opener sends the request (B-204, B-208) */
             const uint32_t owner = get(r, r->direction == 0 ? MQQB_CAPTURE_CLIENT_GUID : MQQB_CAPTURE_SERVER_GUID);
             if (own->owner == 0) {
                 c->before[r->direction] = a->sources[owner].newest[r->direction];
@@ -1202,7 +1199,7 @@ static void one(mqqb_audit *a, const row *r, uint32_t kind)
     a->connections[r->connection].direction[r->direction].last_time = r->time;
 }
 
-/* Is there room for whatever the row may need? */
+/* Do the tables have room for any effect of the row? */
 static int32_t room(const mqqb_audit *a, const row *r)
 {
     if (r->connection >= a->connections_size) {
@@ -1257,9 +1254,10 @@ int32_t mqqb_audit_rows(mqqb_audit *a, const mqqb_capture_columns *columns, uint
     return MQQB_AUDIT_DONE;
 }
 
-/* ---- connections that are forgotten ----------------------------------------------------------- */
+/* ---- forgotten connections -------------------------------------------------------------------- */
 
-/* What a reference to a connection becomes; of what is none, or was left behind, the same. wishes, numbers: one of them is NULL. */
+/* Maps references to connections; empty ones, and those already dropped, stay. wishes, numbers: one of them is
+ * NULL. */
 typedef struct {
     uint32_t connections, *wishes;
     const uint32_t *numbers;
@@ -1293,7 +1291,7 @@ static void refer_sequence(const forgetting *f, mqqb_audit_sequence *s)
     }
 }
 
-/* The references to connections, also in what is unused; but for those of queue managers, whose connections follow on one another. */
+/* Map all references to connections, also in unused entries, except the connection chains of queue managers. */
 static void refer_all(mqqb_audit *a, const forgetting *f)
 {
     uint32_t i;
@@ -1320,7 +1318,7 @@ void mqqb_audit_referred(mqqb_audit *a, uint32_t connections, uint32_t *wishes)
     }
 }
 
-/* Of one and those before it, the first that is not forgotten: its new index and 1, or 0. */
+/* The first remaining connection of a chain, from `next` back: its new index and 1, or 0. */
 static uint32_t remaining(const mqqb_audit *a, uint32_t next, unsigned side, const uint32_t *numbers)
 {
     while (next != 0 && numbers[next - 1] == NOWHERE) {
@@ -1340,7 +1338,7 @@ void mqqb_audit_renumber(mqqb_audit *a, uint32_t connections, const uint32_t *nu
             a->sources[i].newest[side] = remaining(a, a->sources[i].newest[side], side, numbers);
         }
     }
-    for (i = connections; i-- > 0;) { /* from the last one on: what is before them has its old numbers */
+    for (i = connections; i-- > 0;) { /* from the last one: earlier ones still have their old numbers */
         if (numbers[i] != NOWHERE) {
             for (unsigned side = 0; side < 2; side++) {
                 a->connections[i].before[side] = remaining(a, a->connections[i].before[side], side, numbers);

@@ -6,17 +6,17 @@
 #define NS_PER_S 1000000000
 #define NOWHERE 0xFFFFFFFFu
 
-/* mqqb_audit_slot.flags; the class of the FinalAck is in the high half. */
+/* mqqb_audit_slot.flags; the high half has the class of the FinalAck. */
 #define SEEN 0x01u
 #define HELD 0x02u /* JN or JP: an OrderAck does not settle it (B-237) */
 #define ORDERED 0x04u
 #define FINAL 0x10u
-#define INSERTED 0x20u /* its FinalAck shows that it was in the queue */
+#define INSERTED 0x20u /* its FinalAck shows that the message was in the queue */
 #define TWO_IDS 0x40u  /* another MessageID or number was reported */
 #define TWICE 0x80u    /* two FinalAcks were reported */
-#define ASKED 0x100u   /* JN, JP or FA: a FinalAck should come (B-116) */
+#define ASKED 0x100u   /* JN, JP or FA: a FinalAck is expected (B-116) */
 
-/* mqqb_audit_direction.unknown: what was reported already. */
+/* mqqb_audit_direction.unknown: already reported. */
 #define UNKNOWN_ACK 1u
 #define UNKNOWN_COUNT 2u
 
@@ -50,7 +50,7 @@ static inline uint32_t greatest(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* The queue manager whose private queue is meant (DQ 3), or 0: other names say it all. */
+/* The queue manager of a private queue (DQ 3); 0 for names that include it. */
 static inline uint32_t host(const row *r)
 {
     return (get(r, MQQB_SCAN_USER_FLAGS) & MQQB_USER_DQ) == 3u << 10 ? get(r, MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS) : 0;
@@ -70,7 +70,7 @@ static void show_slot(mqqb_audit_finding *found, const mqqb_audit_slot *slot)
     show(found, &packet);
 }
 
-/* flow: its index and 1; 0 if it is the connection that shows it. */
+/* flow: its index and 1; 0: the connection shows it. */
 static mqqb_audit_finding *find_of(mqqb_audit *a, const row *r, uint32_t flow, mqqb_audit_kind kind,
                                    mqqb_audit_detail detail, int unknown)
 {
@@ -132,7 +132,7 @@ static uint32_t find_flow(const mqqb_audit *a, const mqqb_audit_key *key, uint32
     return 0;
 }
 
-/* An entry of the sequences' index: the sequence's index and 1, and above it a part of the hash, which spares looking at others. */
+/* An entry of the sequences' index: the sequence's index and 1, above it part of the hash, which saves look-ups. */
 #define ENTRY 0x00FFFFFFu
 
 static inline uint32_t sequence_place(const mqqb_audit *a, uint32_t source, uint32_t ordinal, uint32_t time_stamp)
@@ -140,8 +140,8 @@ static inline uint32_t sequence_place(const mqqb_audit *a, uint32_t source, uint
     return hash(source, ordinal, time_stamp) & (a->sequence_index_size - 1);
 }
 
-/* The next sequence of this id at *at or after it; *at becomes the place to go on from. All queues and hop counts of a source have
- * their ids from one counter (B-079), so mostly there is one. */
+/* The next sequence of this id at *at or after it; *at becomes the place to continue from. All queues and hop
+ * counts of a source share one id counter (B-079), so there is usually one. */
 static uint32_t next_sequence(const mqqb_audit *a, uint32_t source, uint32_t ordinal, uint32_t time_stamp, uint32_t *at)
 {
     const uint32_t mask = a->sequence_index_size - 1, own = hash(source, ordinal, time_stamp);
@@ -229,7 +229,7 @@ static void give_piece(mqqb_audit *a, uint32_t at)
 
 /* ---- slots ------------------------------------------------------------------------------------ */
 
-/* The slot of a number that was seen, or NULL. */
+/* The slot of a seen number, or NULL. */
 static mqqb_audit_slot *seen_slot(const mqqb_audit *a, const sequence *s, uint32_t number)
 {
     const uint32_t block = number / MQQB_AUDIT_BLOCK, at = s->pieces[number / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
@@ -242,7 +242,7 @@ static mqqb_audit_slot *seen_slot(const mqqb_audit *a, const sequence *s, uint32
     return (slot->flags & SEEN) != 0 ? slot : NULL;
 }
 
-/* The lowest number that may have a slot, and the one after the greatest. Without any slots both are above all numbers seen. */
+/* The lowest number that may have a slot, and the one after the greatest; both above all seen numbers if none has. */
 static inline uint32_t slots_begin(const sequence *s)
 {
     return s->first_block * MQQB_AUDIT_BLOCK;
@@ -253,13 +253,13 @@ static inline uint64_t slots_end(const sequence *s)
     return ((uint64_t)s->last_block + 1) * MQQB_AUDIT_BLOCK;
 }
 
-/* Is it, without a FinalAck? */
+/* Is the message settled, without a FinalAck? */
 static int settled(const mqqb_audit_slot *slot)
 {
     return (slot->flags & (ORDERED | HELD)) == ORDERED;
 }
 
-/* Is nothing more to be expected for it? */
+/* Is no further packet expected for the message? */
 static int over(const mqqb_audit_slot *slot)
 {
     return (slot->flags & FINAL) != 0 || (settled(slot) && (slot->flags & ASKED) == 0);
@@ -270,7 +270,7 @@ static void remember_final(sequence *s, const mqqb_audit_final *final)
     s->finals[s->finals_next++ % MQQB_AUDIT_FINALS] = *final;
 }
 
-/* About receiving, not about arriving (B-365): the message was in its queue. */
+/* Is the class about receiving, not arriving (B-365)? Then the message was in its queue. */
 static inline int is_inserted(uint32_t message_class)
 {
     return (message_class & 0x4000) != 0;
@@ -283,7 +283,7 @@ static mqqb_audit_packet final_packet(const mqqb_audit_slot *slot)
     return packet;
 }
 
-/* Of a message that was in its queue. It may have been rejected before, in another copy: that is the slot's class then. */
+/* The FinalAck of a message that was in its queue. The slot's class may be an earlier rejection of another copy. */
 static mqqb_audit_final final_of(const mqqb_audit_slot *slot, uint32_t number)
 {
     const mqqb_audit_final final = {final_packet(slot), number, slot->final_id, slot->message_id,
@@ -292,7 +292,7 @@ static mqqb_audit_final final_of(const mqqb_audit_slot *slot, uint32_t number)
     return final;
 }
 
-/* A message is to lose its slot. */
+/* Count a message that loses its slot. */
 static void conclude(sequence *s, const mqqb_audit_slot *slot, uint32_t number)
 {
     if ((slot->flags & INSERTED) != 0) {
@@ -304,7 +304,7 @@ static void conclude(sequence *s, const mqqb_audit_slot *slot, uint32_t number)
     }
 }
 
-/* Give up the oldest block. */
+/* Free the oldest block. */
 static void conclude_block(mqqb_audit *a, sequence *s)
 {
     uint32_t number, k;
@@ -332,7 +332,7 @@ static void conclude_all(mqqb_audit *a, sequence *s)
     s->has_slots = 0;
 }
 
-/* Is nothing more to be expected for all messages of so many slots, from this place on? */
+/* Is no further packet expected for `count` slots from this place on? */
 static int all_over(const mqqb_audit *a, const sequence *s, uint32_t place, uint32_t count)
 {
     for (; count != 0; place++, count--) {
@@ -347,7 +347,7 @@ static int all_over(const mqqb_audit *a, const sequence *s, uint32_t place, uint
     return 1;
 }
 
-/* The slot for a number, or NULL if it is older than those that have one. */
+/* The slot for a number, or NULL if the number is too old. */
 static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number)
 {
     const uint32_t block = number / MQQB_AUDIT_BLOCK;
@@ -374,7 +374,7 @@ static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number)
             conclude_block(a, s);
         }
         if (s->first_block > s->last_block) {
-            s->first_block = block; /* nothing of what was there is left */
+            s->first_block = block; /* no old slot is left */
         }
         s->last_block = block;
     }
@@ -384,7 +384,7 @@ static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number)
     return &a->slots[*at - 1 + number % MQQB_AUDIT_PIECE];
 }
 
-/* index: which message of `where` it is, 0: not counted. */
+/* index: number of its message in `where`, 0: not counted. */
 static void set_final(mqqb_audit_slot *slot, const mqqb_audit_final *final, uint32_t where, uint32_t index)
 {
     slot->final_time = final->packet.time;

@@ -1,9 +1,9 @@
 /* mqqb_capture.c: see mqqb_capture.h.
  *
- * The way of a byte: mqqb_capture_read finds the next frame, read_frame its IP datagram, read_tcp its connection. In order, and with
- * nothing waiting, its packets are cut where they are (consume). Else it becomes a reference in the direction's list (wait), and
- * drain takes from the lists what can go on. Whatever writes rows may find no room for them: it then leaves everything so
- * that drain goes on at the same byte in the next call, which is why a connection with such work is `active`. */
+ * A byte's way: mqqb_capture_read finds the next frame, read_frame its IP datagram, read_tcp its connection. Bytes
+ * in order, with none waiting, are cut into packets in place (consume). Others become references in the direction's
+ * list (wait), and drain takes continuous ones from the lists. A writer of rows may find no room: drain then
+ * continues at the same byte in the next call. Such a connection is `active`. */
 #include "mqqb_capture.h"
 #include "mqqb_line.h"
 
@@ -14,38 +14,38 @@
 
 #define NONE 0xFFFFFFFFu
 #define TCP_PORT 1801u
-#define TLS_HANDSHAKE 0x16u /* a record's first byte */
-#define TLS_VERSION 3u      /* its second one */
+#define TLS_HANDSHAKE 0x16u /* first byte of a record */
+#define TLS_VERSION 3u      /* second byte */
 #define VXLAN_PORT 4789u
-#define RECORD_MAX (16u << 20) /* bytes of one frame or block; more is no capture but a corrupt length */
+#define RECORD_MAX (16u << 20) /* bytes of one frame or block; more means a corrupt length */
 #define PENDING_MAX (4u << 20) /* bytes kept out of order for one direction: more than a TCP window */
-#define AHEAD_MAX (16u << 20)  /* an acknowledgement of more bytes than this that were not seen says nothing */
-#define FETCH_AHEAD 8192u      /* bytes of the file that are on their way into the cache: some tens of frames */
+#define AHEAD_MAX (16u << 20)  /* an acknowledgement this far beyond the seen bytes is ignored */
+#define FETCH_AHEAD 8192u      /* prefetched bytes of the file: some tens of frames */
 
 /* Values of direction.flags */
 #define IS_OPEN 1u      /* sequence is known */
-#define IS_TOLD 2u      /* MQQB_KIND_BEGIN or MQQB_KIND_OLDER were said */
+#define IS_TOLD 2u      /* MQQB_KIND_BEGIN or MQQB_KIND_OLDER was reported */
 #define IS_SEARCHING 4u /* for a BaseHeader */
-#define IS_DEAD 8u      /* no BaseHeader where one should be */
+#define IS_DEAD 8u      /* no BaseHeader where one is due */
 #define HAS_FIN 16u
-#define IS_ENDED 32u    /* MQQB_KIND_END was said */
-#define HAS_BEGUN 128u  /* its SYN was seen, or the SYN that answers it: initial is known */
-#define IS_FOREIGN 256u /* MQQB_KIND_FOREIGN was said */
+#define IS_ENDED 32u    /* MQQB_KIND_END was reported */
+#define HAS_BEGUN 128u  /* its SYN, or the answering SYN, was seen: initial is known */
+#define IS_FOREIGN 256u /* MQQB_KIND_FOREIGN was reported */
 
 /* Values of connection.flags */
 #define HAS_SYN 1u
-#define IS_CLOSED 2u /* its addresses and ports are another connection's now */
+#define IS_CLOSED 2u /* another connection uses its addresses and ports now */
 
 /* Answers of read_frame besides mqqb_capture's statuses. */
 #define FRAME_DONE 0
-#define FRAME_AGAIN 8 /* once drain is done */
+#define FRAME_AGAIN 8 /* after drain */
 
 #define FIN 1u
 #define SYN 2u
 #define RST 4u
 #define ACK 16u
 
-/* A file is read once, from record to record: steps of which the processor cannot guess the next. */
+/* Prefetch: the processor cannot predict the steps from record to record. */
 static inline void fetch(const uint8_t *from, uint64_t size)
 {
     for (const uint8_t *const end = from + size; from < end; from += 64) {
@@ -70,7 +70,7 @@ static inline uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* a - b modulo 2^32, taken as signed. */
+/* a - b modulo 2^32, as a signed number. */
 static inline int32_t ahead_of(uint32_t a, uint32_t b)
 {
     return (int32_t)(a - b);
@@ -110,7 +110,7 @@ static inline int is_entry(const mqqb_capture_dictionary *dictionary, uint32_t c
     return dictionary->end[code] - begin == size + 1 && entry[0] == head && memcmp(entry + 1, bytes, size) == 0;
 }
 
-/* The code of an entry: a byte, and bytes. There is room for it. */
+/* The code of an entry: a byte, and bytes. The dictionary has room. */
 static uint32_t code_of(mqqb_capture_dictionary *dictionary, uint32_t *last, uint32_t head, const uint8_t *bytes,
                         uint64_t size)
 {
@@ -148,13 +148,13 @@ static inline int has_room(const mqqb_capture_dictionary *dictionary)
 
 /* ---- rows ------------------------------------------------------------------------------------- */
 
-/* May the bytes of a packet be written, of any size? */
+/* Is there room for a packet of any size? */
 static inline int has_bytes(const mqqb_capture *c)
 {
     return c->columns.packets == NULL || c->columns.packets_size - c->packets_used >= MQQB_CAPTURE_SCRATCH;
 }
 
-/* May a row, and what it needs of the dictionaries, be written? */
+/* Is there room for a row and its dictionary entries? */
 static inline int32_t ready(const mqqb_capture *c)
 {
     if (c->rows == c->capacity ||
@@ -170,14 +170,13 @@ static void flush(mqqb_capture *c)
 {
     const uint32_t count = c->details != 0 ? MQQB_CAPTURE_COLUMNS : MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS;
     const size_t rows = c->rows - c->flushed;
-    const size_t ahead = smaller(c->capacity - c->flushed, 2 * BLOCK); /* rows up to the lines that are written next */
+    const size_t ahead = smaller(c->capacity - c->flushed, 2 * BLOCK); /* rows up to the lines written next */
 
     for (unsigned column = 0; column < count; column++) {
         uint32_t *const to = c->columns.column[column];
         if (to != NULL && rows == BLOCK) {
             PREFETCH_TO_WRITE(to + c->flushed + ahead);
-            memcpy(to + c->flushed, c->block + column * BLOCK,
-                   BLOCK * sizeof(row)); /* of a size that the compiler knows */
+            memcpy(to + c->flushed, c->block + column * BLOCK, BLOCK * sizeof(row)); /* a size known to the compiler */
         } else if (to != NULL) {
             memcpy(to + c->flushed, c->block + column * BLOCK, rows * sizeof(row));
         }
@@ -191,7 +190,7 @@ static inline row *new_row(mqqb_capture *c)
     return c->block + (c->rows - c->flushed);
 }
 
-/* The row is complete but for where it was found. */
+/* Complete a row with its place in the capture. */
 static inline void end_row(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t file, uint32_t frame,
                            int64_t time)
 {
@@ -216,7 +215,7 @@ static inline void end_row(mqqb_capture *c, uint32_t connection, uint32_t side, 
     }
 }
 
-/* The bytes of the row that is made. There is room for them. */
+/* Append the packet of the current row. There is room. */
 static inline void put_packet(mqqb_capture *c, const uint8_t *packet, uint64_t size)
 {
     if (c->columns.packets != NULL) {
@@ -287,7 +286,7 @@ static void put_label(mqqb_capture *c, const uint8_t *text, uint32_t length)
     c->label_used += (uint64_t)(out - begin);
 }
 
-/* AQ or RQ, where w is. */
+/* AQ or RQ, at w. */
 static void put_name(mqqb_capture *c, row *r, unsigned column, walk *w, uint32_t selector)
 {
     const uint8_t *const name = here(w);
@@ -308,7 +307,7 @@ static void put_guid(mqqb_capture *c, row *r, unsigned column, uint32_t *last, c
     put(r, column, code_of(&c->dictionary[0], last, 0, guid, 16));
 }
 
-/* The columns that mqqb_scan leaves out. The packet is well formed. */
+/* Fill the columns that mqqb_scan leaves out. The packet is well formed. */
 static void put_details(mqqb_capture *c, mqqb_capture_direction *d, const uint8_t *packet, row *r)
 {
     const uint32_t kind = r[MQQB_SCAN_KIND * BLOCK];
@@ -366,14 +365,14 @@ static void put_details(mqqb_capture *c, mqqb_capture_direction *d, const uint8_
     }
 }
 
-/* First bytes that are no packet: does another protocol send them? Not if they may be ours in TLS. */
+/* Are the first bytes, which are no packet, of another protocol? Not if they may be ours in TLS. */
 static int is_foreign(const mqqb_capture_direction *other, const uint8_t *in)
 {
     return (in[0] != TLS_HANDSHAKE || in[1] != TLS_VERSION) && (other->offset == 0 || (other->flags & IS_FOREIGN) != 0);
 }
 
-/* A row for the packet at packet[0..room), at least 16 bytes; none if it has more. s: where it begins. Returns its size, 0 if
- * unknown. */
+/* Make a row for the packet at packet[0..room), at least 16 bytes, unless it is longer. s: its beginning. Returns
+ * its size, 0 if unknown. */
 static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, const uint8_t *packet, uint32_t room,
                            const piece *s, uint64_t offset)
 {
@@ -432,13 +431,13 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
 
 /* ---- segments --------------------------------------------------------------------------------- */
 
-/* Are there two free ones? A frame takes one at most, so that drain has one, too. */
+/* Are there two free ones? A frame takes one at most, which leaves one for drain. */
 static inline int has_segments(const mqqb_capture *c)
 {
     return c->segments_size - c->segments_used + c->segments_spare >= 2;
 }
 
-/* There is one. segments_free is a number and 1, or 0. */
+/* There is a free one. segments_free is a number and 1, or 0. */
 static uint32_t new_segment(mqqb_capture *c, const piece *s)
 {
     uint32_t number = c->segments_free;
@@ -455,7 +454,7 @@ static uint32_t new_segment(mqqb_capture *c, const piece *s)
     return number;
 }
 
-/* Returns the one behind it. */
+/* Returns the next one. */
 static uint32_t free_segment(mqqb_capture *c, uint32_t number)
 {
     const uint32_t next = c->segments[number].next;
@@ -502,7 +501,7 @@ static inline void skip(mqqb_capture_direction *d, piece *s, uint32_t size)
     d->offset += size;
 }
 
-/* The rest of a piece is the next part of an incomplete packet. */
+/* Append the rest of a piece to an incomplete packet. */
 static void carry(mqqb_capture *c, mqqb_capture_direction *d, piece *s)
 {
     const uint32_t number = new_segment(c, s);
@@ -526,7 +525,7 @@ static void drop_carry(mqqb_capture *c, mqqb_capture_direction *d)
     d->carry_size = 0;
 }
 
-/* The carried bytes, and as many of s as there is room for. Returns how many. */
+/* Copy the carried bytes, and as much of s as fits. Returns the number of bytes. */
 static uint32_t gather(const mqqb_capture *c, const mqqb_capture_direction *d, const piece *s, uint8_t *out,
                        uint32_t room)
 {
@@ -554,7 +553,7 @@ static int is_credible(const uint8_t *in, uint64_t size)
     return check_base_header(in) == MQQB_OK;
 }
 
-/* Pass over bytes up to the next credible BaseHeader. Carried are at most 15. */
+/* Skip to the next credible BaseHeader. At most 15 bytes are carried. */
 static void search(mqqb_capture *c, mqqb_capture_direction *d, piece *s)
 {
     uint32_t at;
@@ -584,7 +583,7 @@ static void search(mqqb_capture *c, mqqb_capture_direction *d, piece *s)
         for (at = 0; at < s->size && found == 0; at++) {
             found = is_credible(in + at, s->size - at);
         }
-        skip(d, s, at - 1); /* of the last bytes, it is not known */
+        skip(d, s, at - 1); /* the last bytes are undecided */
     }
     if (found == 1) {
         d->flags &= ~IS_SEARCHING;
@@ -594,7 +593,8 @@ static void search(mqqb_capture *c, mqqb_capture_direction *d, piece *s)
     }
 }
 
-/* The carried bytes and the beginning of s are a header, or a packet: make it a row, or find how many bytes it needs. */
+/* The carried bytes and the beginning of s are a header, or a packet: make a row, or find how many bytes are
+ * needed. */
 static void consume_carried(mqqb_capture *c, uint32_t connection, uint32_t side, piece *s)
 {
     mqqb_capture_direction *const d = &c->connections[connection].direction[side];
@@ -612,7 +612,7 @@ static void consume_carried(mqqb_capture *c, uint32_t connection, uint32_t side,
     skip(d, s, size - carried);
 }
 
-/* Bytes that are next in their direction. On a status other than 0, s is the rest of them. There is a free segment. */
+/* Consume the next bytes of a direction. On a status other than 0, s is their rest. There is a free segment. */
 static int32_t consume(mqqb_capture *c, uint32_t connection, uint32_t side, piece *s)
 {
     mqqb_capture_direction *const d = &c->connections[connection].direction[side];
@@ -655,7 +655,7 @@ static int32_t consume(mqqb_capture *c, uint32_t connection, uint32_t side, piec
     return 0;
 }
 
-/* So many bytes are missing. There is room for a row. */
+/* Report `size` missing bytes. There is room for a row. */
 static void hole(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t size)
 {
     mqqb_capture_direction *const d = &c->connections[connection].direction[side];
@@ -667,7 +667,7 @@ static void hole(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t s
     d->sequence += size;
 }
 
-/* Bytes of which the first is the next one, or an earlier one. As consume. */
+/* Deliver bytes that begin at the next one, or earlier. As consume. */
 static int32_t deliver(mqqb_capture *c, uint32_t connection, uint32_t side, piece *s)
 {
     const mqqb_capture_direction *const d = &c->connections[connection].direction[side];
@@ -679,8 +679,8 @@ static int32_t deliver(mqqb_capture *c, uint32_t connection, uint32_t side, piec
     return consume(c, connection, side, s);
 }
 
-/* Put a segment into the list of those that wait, by its number; of equal ones, the first to come is first. What it has of
- * bytes before the next one does not count. */
+/* Insert a segment into the waiting list, by TCP number; equal ones stay in order of arrival. Bytes before the next
+ * one do not count. */
 static void wait_in(mqqb_capture *c, mqqb_capture_direction *d, uint32_t number)
 {
     const uint32_t sequence =
@@ -695,8 +695,8 @@ static void wait_in(mqqb_capture *c, mqqb_capture_direction *d, uint32_t number)
     d->pending_size += c->segments[number].size;
 }
 
-/* How many bytes of a direction the other end has acknowledged, and the capture has not: they will not come any more. A FIN counts as
- * one, and is not missing. */
+/* Bytes of a direction that the other end has acknowledged, but the capture lacks: they will not arrive. A FIN
+ * counts as one byte, and is not missing. */
 static inline uint32_t unseen(const mqqb_capture_direction *d)
 {
     const uint32_t ahead = d->acked - d->sequence;
@@ -704,7 +704,7 @@ static inline uint32_t unseen(const mqqb_capture_direction *d)
     return ahead > AHEAD_MAX || (d->flags & IS_OPEN) == 0 || (ahead == 1 && d->pending == NONE) ? 0 : ahead;
 }
 
-/* Take from the waiting segments of a direction what can go on; all of them, if the connection is ending. */
+/* Deliver the waiting segments of a direction that can continue; all of them, if the connection ends. */
 static int32_t drain_direction(mqqb_capture *c, uint32_t connection, uint32_t side)
 {
     mqqb_capture_connection *const k = &c->connections[connection];
@@ -724,7 +724,7 @@ static int32_t drain_direction(mqqb_capture *c, uint32_t connection, uint32_t si
                 break;
             }
         }
-        status = ready(c); /* and a segment is free: what is taken here gives one back */
+        status = ready(c); /* a segment is free: a delivered one returns it */
         if (status != 0) {
             return status;
         }
@@ -750,7 +750,7 @@ static int32_t drain_direction(mqqb_capture *c, uint32_t connection, uint32_t si
     return status;
 }
 
-/* A connection's waiting segments, as far as they can go on; all of them, and the end, if it is ending. */
+/* Deliver a connection's waiting segments as far as possible; all of them, and the end, if it ends. */
 static int32_t drain(mqqb_capture *c, uint32_t connection)
 {
     mqqb_capture_connection *const k = &c->connections[connection];
@@ -793,7 +793,7 @@ static inline uint64_t end_hash(const mqqb_capture_end *end)
     uint64_t hash = ((uint64_t)end->word[0] << 32 | end->word[1]) * 0x9E3779B97F4A7C15u;
 
     hash ^= (((uint64_t)end->word[2] << 32 | end->word[3]) + end->word[4]) * 0xC2B2AE3D27D4EB4Fu;
-    return mixed(hash); /* else two ends whose addresses add up to the same would be the same */
+    return mixed(hash); /* otherwise ends with the same sum of addresses would collide */
 }
 
 static inline uint64_t connection_hash(const mqqb_capture_end end[2])
@@ -809,7 +809,7 @@ static inline int is_ours(const mqqb_capture *c, const mqqb_capture_end end[2])
     return (connection_hash(end) >> 16 & 0xFFFFFFFFu) % c->parts == c->part;
 }
 
-/* Is its place in the index, which is 0 if there is none. *side: which end end[0] is. */
+/* Its place in the index, which is 0 without an entry. *side: the side of end[0]. */
 static uint32_t *find(const mqqb_capture *c, const mqqb_capture_end end[2], uint32_t *side)
 {
     uint64_t at = connection_hash(end);
@@ -882,13 +882,13 @@ static uint32_t connect(mqqb_capture *c, uint32_t *place, const mqqb_capture_end
     return side;
 }
 
-/* Does this SYN begin another connection than the one known? */
+/* Does this SYN begin a new connection? */
 static int is_new(const mqqb_capture_direction *d, uint32_t flags, uint32_t sequence)
 {
     return (d->flags & (IS_OPEN | HAS_BEGUN)) != 0 ? sequence != d->initial : (flags & ACK) == 0;
 }
 
-/* Are these bytes of another connection than the one known, whose SYN was not captured? None sends again what is so far behind. */
+/* Are these bytes of a new connection, whose SYN was not captured? No resend is so far behind. */
 static int is_far_behind(const mqqb_capture_direction *d, uint32_t sequence)
 {
     return (d->flags & IS_OPEN) != 0 && ahead_of(sequence, d->sequence) < -(int32_t)AHEAD_MAX;
@@ -902,8 +902,8 @@ static void reach(mqqb_capture_direction *d, uint32_t sequence)
     }
 }
 
-/* A segment of TCP. end: its sender and receiver; s: its bytes as far as captured, its number in s->sequence; length: how many it
- * had. There is room for 4 rows, 2 segments and a connection. */
+/* Read a TCP segment. end: its sender and receiver. s: its captured bytes, with its number in s->sequence. length:
+ * its full size. There is room for 4 rows, 2 segments and a connection. */
 static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t flags, uint32_t ack, piece *s,
                         uint32_t length)
 {
@@ -962,14 +962,14 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
         tell(c, number, side, MQQB_KIND_OLDER, 0, 0);
     }
     if ((flags & ACK) != 0 && length > 0 && ((other->flags & (IS_OPEN | IS_TOLD)) == 0)) {
-        other->flags |= IS_TOLD; /* it has said something to begin this connection, which was not captured */
+        other->flags |= IS_TOLD; /* its SYN was sent, but not captured */
         tell(c, number, 1 - side, MQQB_KIND_OLDER, 0, 0);
     }
     if ((flags & ACK) != 0) {
         reach(other, ack);
     }
     if ((flags & SYN) == 0 && length == 0) {
-        reach(d, s->sequence); /* it has sent so much */
+        reach(d, s->sequence); /* it has sent these bytes */
     }
     c->drain_first = 1 - side;
     if (unseen(other) > 0 || unseen(d) > 0) {
@@ -987,7 +987,7 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
     if (s->size > 0) {
         const int32_t ahead = ahead_of(s->sequence, d->sequence);
         if (ahead <= 0 && ahead_of(s->sequence + s->size, d->sequence) <= 0) {
-            return FRAME_DONE; /* known already */
+            return FRAME_DONE; /* already known */
         }
         if (ahead > 0 || d->pending != NONE || unseen(other) > 0 || deliver(c, number, side, s) != 0) {
             wait_in(c, d, new_segment(c, s));
@@ -997,7 +997,7 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
     return FRAME_DONE;
 }
 
-/* ---- frames that other tasks replay ----------------------------------------------------------- */
+/* ---- frames for other tasks ------------------------------------------------------------------- */
 
 static const uint8_t no_guid[16] = {0};
 
@@ -1006,7 +1006,7 @@ static inline uint64_t manager_of(const uint8_t *guid)
     return memcmp(guid, no_guid, 16) == 0 ? 0 : hash_of(guid, 16) | 1;
 }
 
-/* A TCP segment. */
+/* Route a TCP segment. */
 static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t *in, uint64_t size)
 {
     c->key = connection_hash(end) | 1;
@@ -1022,7 +1022,7 @@ static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t 
     }
 }
 
-/* The frame that was read last, if it is to be routed. */
+/* Complete the routing of the last frame. */
 static void end_route(mqqb_capture *c, uint64_t place, uint32_t link, uint64_t size, uint64_t wire)
 {
     if (c->routed != NULL && c->key != 0) {
@@ -1080,7 +1080,7 @@ uint64_t mqqb_capture_list(const uint8_t *gathered, uint64_t size, uint32_t file
 
 /* ---- calls ------------------------------------------------------------------------------------ */
 
-/* The next one of the frames that were routed. */
+/* Read the next routed frame. */
 static void read_routed(mqqb_capture *c, view *v)
 {
     const mqqb_capture_routed *const r = &c->order[c->cursor];
@@ -1095,7 +1095,7 @@ static void read_routed(mqqb_capture *c, view *v)
     v->link = r->link;
 }
 
-/* Rows in the block go to the columns, whatever the reason to return. */
+/* Flush the block of rows before any return. */
 static int32_t answer(mqqb_capture *c, int32_t status)
 {
     flush(c);
@@ -1125,7 +1125,7 @@ static void set_told(mqqb_capture *c, uint32_t file, uint32_t frame, int64_t tim
     c->told_time = time;
 }
 
-/* What has to be done before the next frame. */
+/* Work that is due before the next frame. */
 static int32_t work(mqqb_capture *c)
 {
     int32_t status = 0;
@@ -1142,7 +1142,7 @@ void mqqb_capture_start(mqqb_capture *c)
     c->active = NONE;
 }
 
-/* Has it come to its end on both sides, as far as they were seen? */
+/* Have both seen sides ended? */
 static int is_over(const mqqb_capture_connection *k)
 {
     return (k->direction[0].flags & (IS_OPEN | IS_ENDED)) != IS_OPEN &&
@@ -1172,7 +1172,7 @@ uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers)
     return left;
 }
 
-/* Where the frame belongs. Once the clock was set back, all frames stay in their order until it comes to the same time again. */
+/* Set the frame's moment. After the clock was set back, frames stay in file order until it reaches the same time. */
 static void set_moment(mqqb_capture *c)
 {
     if (c->time >= c->latest) {
@@ -1184,7 +1184,7 @@ static void set_moment(mqqb_capture *c)
     c->moment = c->set_back != 0 ? c->latest : c->time;
 }
 
-/* The next record of a file. */
+/* Read the next record of a file. */
 static int32_t read_record(mqqb_capture *c, view *v)
 {
     const uint64_t room = c->size - c->cursor;
@@ -1204,7 +1204,7 @@ static int32_t read_record(mqqb_capture *c, view *v)
     return status;
 }
 
-/* Why no frame can be read now; 0: one can. */
+/* The status that prevents reading a frame now; 0: none. */
 static int32_t room_for_frame(const mqqb_capture *c)
 {
     if (c->capacity - c->rows < 4 || !has_bytes(c)) {

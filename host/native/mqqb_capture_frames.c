@@ -2,12 +2,12 @@
 
 /* ---- frames ----------------------------------------------------------------------------------- */
 
-/* The bytes of a frame that are left: what was captured, and how many there were. */
+/* The remaining bytes of a frame: captured, and in total. */
 typedef struct {
     const uint8_t *in;
     uint64_t size, wire;
-    uint32_t link;   /* type of the header that they begin with */
-    uint32_t unread; /* why the frame cannot be read: as mqqb_capture.unread_link; 0: it can */
+    uint32_t link;   /* type of the first header */
+    uint32_t unread; /* why the frame is unread, as mqqb_capture.unread_link; 0: it is readable */
 } view;
 
 static inline int holds(view *v, uint64_t size)
@@ -53,13 +53,13 @@ static inline piece piece_of(const mqqb_capture *c, const view *v, uint32_t sequ
     return s;
 }
 
-/* Do the ports say that it is none of ours? */
+/* Do the ports exclude our protocol? */
 static inline int is_other(view *v)
 {
     return holds(v, 4) && be16(v->in) != TCP_PORT && be16(v->in + 2) != TCP_PORT;
 }
 
-/* A TCP header and what follows. */
+/* Read a TCP header and its data. */
 static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v)
 {
     const uint8_t *const in = v->in;
@@ -81,7 +81,7 @@ static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v
     return read_tcp(c, end, in[13], be32(in + 8), &s, (uint32_t)v->wire);
 }
 
-/* A UDP header: is it a tunnel's? */
+/* Is this UDP header a tunnel's? */
 static int32_t read_udp(view *v)
 {
     const uint8_t *const in = v->in;
@@ -92,14 +92,14 @@ static int32_t read_udp(view *v)
     return FRAME_DONE;
 }
 
-/* What an IP datagram carries, or a part of that: then place, its first byte, or more, whether more follow, is not 0. */
+/* Read the payload of an IP datagram. A fragment has place, its offset, or more, further fragments, other than 0. */
 static int32_t read_carried(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t protocol, uint32_t place,
                             uint32_t more)
 {
     const uint32_t part = place | more;
 
     if (protocol == 47 || (protocol == 6 && part != 0 && (place != 0 || !is_other(v)))) {
-        v->unread = MQQB_CAPTURE_WRAPPED; /* GRE; it may be of ours */
+        v->unread = MQQB_CAPTURE_WRAPPED; /* GRE may carry our protocol */
         return FRAME_DONE;
     }
     if (part != 0) {
@@ -122,7 +122,7 @@ static int32_t read_ip4(mqqb_capture *c, view *v)
     }
     head = (uint32_t)(in[0] & 15) * 4;
     total = be16(in + 2);
-    if (total != 0) { /* else the sender's network card divides what is more than 64 KiB here */
+    if (total != 0) { /* else the sender's network card splits more than 64 KiB */
         shorten(v, total);
     }
     if (head < 20 || !pass(v, head)) {
@@ -169,13 +169,13 @@ static int32_t read_ip6(mqqb_capture *c, view *v)
     return read_carried(c, end, v, next, place, more);
 }
 
-/* The Ethernet type of what begins with IP. */
+/* The Ethernet type of an IP packet. */
 static uint32_t ip_type(const view *v)
 {
     return v->size > 0 && v->in[0] >> 4 == 6 ? 0x86DD : 0x0800;
 }
 
-/* Link header, IP. Whatever is broken or none of ours is passed over. */
+/* Read link header and IP. Broken and foreign frames are skipped. */
 static int32_t read_link(mqqb_capture *c, view *v)
 {
     uint32_t type = 0;
@@ -226,7 +226,7 @@ static int32_t read_link(mqqb_capture *c, view *v)
     return type == 0x86DD ? read_ip6(c, v) : FRAME_DONE;
 }
 
-/* The view is passed on, not copied: a copy of what was just written has to wait until that is in the cache. */
+/* The view is passed on, not copied: a copy would wait for the preceding writes to reach the cache. */
 static int32_t read_frame(mqqb_capture *c, view *v)
 {
     const int32_t status = read_link(c, v);
@@ -239,7 +239,7 @@ static int32_t read_frame(mqqb_capture *c, view *v)
 
 /* ---- files ------------------------------------------------------------------------------------ */
 
-#define NO_FRAME 9 /* answer of a record's reader: a block that is no frame, or the head of a file */
+#define NO_FRAME 9 /* answer of a record reader: a block without a frame, or a file header */
 
 static inline uint32_t word16(const mqqb_capture *c, const uint8_t *in)
 {
@@ -279,7 +279,7 @@ static int32_t begin_file(mqqb_capture *c, const uint8_t *in, uint64_t room)
         if (room < 24) {
             return MQQB_CAPTURE_BAD_END;
         }
-        c->interfaces[0].link = word32(c, in + 20) & 0x0FFFFFFFu; /* the upper bits tell about checksums */
+        c->interfaces[0].link = word32(c, in + 20) & 0x0FFFFFFFu; /* the upper bits are about checksums */
         c->cursor += 24;
     }
     c->started = 1;
@@ -310,8 +310,8 @@ static int32_t read_pcap(mqqb_capture *c, const uint8_t *in, uint64_t room, view
     return 0;
 }
 
-/* The units of an interface's times: if_tsresol, 9, is the number of decimal places. 0: they are not supported (binary ones, finer ones,
- * and times from another moment on: if_tsoffset, 14). */
+/* The units of an interface's times: if_tsresol, 9, is the number of decimal places. 0: unsupported (binary or
+ * finer units, and if_tsoffset, 14). */
 static int read_options(const mqqb_capture *c, mqqb_capture_interface *interface, const uint8_t *in, uint64_t size)
 {
     while (size >= 4) {
@@ -363,7 +363,7 @@ static int32_t read_pcapng(mqqb_capture *c, const uint8_t *in, uint64_t room, vi
     if (room < length) {
         return MQQB_CAPTURE_BAD_END;
     }
-    if (word32(c, in + length - 4) != length) { /* a power cut may leave zeros where the end was to be */
+    if (word32(c, in + length - 4) != length) { /* a power cut may leave zeros at the end */
         return MQQB_CAPTURE_BAD_BLOCK;
     }
     c->next = c->cursor + length;
@@ -380,7 +380,7 @@ static int32_t read_pcapng(mqqb_capture *c, const uint8_t *in, uint64_t room, vi
             return MQQB_CAPTURE_BAD_BLOCK;
         }
     }
-    if (code == 2 || code == 3) { /* packets without an interface or a time, which nothing writes any more */
+    if (code == 2 || code == 3) { /* obsolete packets without an interface or a time */
         return MQQB_CAPTURE_BAD_BLOCK;
     }
     if (code != 6) { /* enhanced packet block */

@@ -1,11 +1,11 @@
-/* mqqb_run.c: see mqqb_run.h. Whatever is not certain here is left to the full path, which decides. */
+/* mqqb_run.c: see mqqb_run.h. Uncertain packets are left to the full path, which decides. */
 #include "mqqb_run.h"
 
 #include <string.h>
 
 #include "mqqb_sections.c" /* NOLINT(bugprone-suspicious-include): the walk over a message, which exists once */
 
-#define WANT_PA 0x01u /* MessagePropertiesHeader.Flags: tell that it has reached its queue */
+#define WANT_PA 0x01u /* MessagePropertiesHeader.Flags: acknowledge arrival in the queue */
 
 int mqqb_run_learn(mqqb_run_template *t, const uint8_t *packet, size_t size)
 {
@@ -35,7 +35,7 @@ static int is_same(const mqqb_run_template *t, const uint8_t *packet, uint32_t f
     return memcmp(packet + from, t->head + from, to - from) == 0;
 }
 
-/* Does a packet begin like the template, which is not longer than it? */
+/* Does a packet, at least as long as the template, begin like it? */
 static int is_alike(const mqqb_run_template *t, const uint8_t *packet)
 {
     const uint32_t transaction_at = t->transaction_at, properties_at = t->properties_at;

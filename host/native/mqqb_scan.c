@@ -1,6 +1,6 @@
-/* mqqb_scan.c: see mqqb_scan.h. Rows are collected in a small block and go to the columns 16 at a time: writing some forty
- * far-apart arrays for each packet would throw each other's lines out of the first-level cache.
- * MQQB_ROWS_ONLY is for mqqb_capture.c, which includes this file for the rows and has columns of its own. */
+/* mqqb_scan.c: see mqqb_scan.h. A small block collects rows, and goes to the columns 16 rows at a time. Writing
+ * some forty distant arrays for each packet would evict their lines from the first-level cache. MQQB_ROWS_ONLY is
+ * for mqqb_capture.c, which includes this file for the rows and has its own columns. */
 #include "mqqb_scan.h"
 
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "mqqb_sections.c" /* NOLINT(bugprone-suspicious-include): the walk over a message, which exists once */
 
 #define BLOCK ((size_t)16)
-#define PACKETS_AHEAD 16u /* are on their way into the cache */
-#define FETCHED 256u      /* bytes of each: mostly all in front of the body */
+#define PACKETS_AHEAD 16u /* prefetched packets */
+#define FETCHED 256u      /* bytes of each, usually all before the body */
 
 #ifdef __GNUC__
 #define PREFETCH(address) __builtin_prefetch(address)
@@ -57,7 +57,7 @@ static int32_t pass_soap(walk *w)
     if (status != MQQB_OK) {
         return status;
     }
-    /* Whether the second half is aligned is not stated (OP-8): its id tells. The padding would be two bytes. */
+    /* The alignment of the second half is unspecified (OP-8): its id decides. The padding would be two bytes. */
     if (has(w, 2) && le16(here(w)) != 0x0384) {
         w->cursor = align4(w->cursor);
     }
@@ -69,7 +69,7 @@ static int32_t pass_soap(walk *w)
     return status;
 }
 
-/* MultiQueueFormatHeader (wire.md 2.8): three lists and a signature. Whether sizes count padding is not stated (OP-10). */
+/* MultiQueueFormatHeader (wire.md 2.8): three lists and a signature. Sizes may or may not count padding (OP-10). */
 static int32_t pass_lists(walk *w)
 {
     static const uint16_t ids[3] = {0x0064, 0x00C8, 0x012C};
@@ -98,7 +98,7 @@ static int32_t pass_lists(walk *w)
     return has(w, 8 + (uint64_t)le32(here(w) + 4)) ? (int32_t)MQQB_OK : (int32_t)MQQB_SCAN_BAD_CHAIN;
 }
 
-/* What may follow the body, which ends at packet + body_end. Bytes left over at the end are nobody's (OP-2). */
+/* Headers behind the body, which ends at packet + body_end. Trailing bytes are ignored (OP-2). */
 static inline int32_t pass_rest(const uint8_t *packet, uint64_t body_end, uint64_t limit, uint32_t base_flags,
                                 uint32_t user_flags)
 {
@@ -185,7 +185,7 @@ static int is_text(const uint8_t *wide, const char *text)
     return 1;
 }
 
-/* order_queue$ of this queue manager (B-175): private queue 4 by DQ 3, or TCP: or SPX:address\PRIVATE$\order_queue$ by DQ 7. */
+/* Is it order_queue$ of this queue manager (B-175), private queue 4 by DQ 3, or TCP: or SPX: by DQ 7? */
 static int is_order_queue(const uint8_t *name, uint32_t user_flags)
 {
     uint32_t length, i = 4;
@@ -248,7 +248,7 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
         return status;
     }
     status = pass_rest(packet, s.body_at + s.body_size, packet_size, base_flags, user_flags);
-    /* B-432. Whether the surplus of AllocationBodySize takes bytes is not stated (OP-4): what makes sense of the rest tells. */
+    /* B-432. The surplus of AllocationBodySize may or may not take bytes (OP-4): the readable alternative counts. */
     if (status != MQQB_OK &&
         (s.body_size == s.allocated_size ||
          pass_rest(packet, s.body_at + s.allocated_size, packet_size, base_flags, user_flags) != MQQB_OK)) {
@@ -296,8 +296,8 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
                                             : MQQB_OK;
 }
 
-/* One packet, from data[0..room), to a row of zeros; offsets are counted from so many bytes before it. MQQB_NEED_MORE: it is not
- * complete, nothing was written. *total: MQQB_SCAN_TOTAL_SIZE. */
+/* Scan one packet from data[0..room) to a row of zeros; `offset` bytes precede it. MQQB_NEED_MORE: it is
+ * incomplete, and nothing was written. *total: MQQB_SCAN_TOTAL_SIZE. */
 static inline int32_t scan_packet(const uint8_t *packet, uint32_t room, row *r, uint32_t offset, uint32_t *total)
 {
     uint32_t base_flags, packet_size;
@@ -332,7 +332,7 @@ static inline int32_t scan_packet(const uint8_t *packet, uint32_t room, row *r, 
 }
 
 #ifndef MQQB_ROWS_ONLY
-/* To the columns, from row at on. The lines that are written next are ahead rows behind them. */
+/* Copy to the columns, from row at on, and prefetch the lines `ahead` rows behind them. */
 static inline void flush(const mqqb_scan_columns *columns, row *block, size_t at, size_t rows, size_t ahead)
 {
     for (unsigned column = 0; column < MQQB_SCAN_COLUMNS; column++) {
@@ -345,8 +345,8 @@ static inline void flush(const mqqb_scan_columns *columns, row *block, size_t at
     }
 }
 
-/* Packets of a stream are often alike: if the next ones are as long as this one, the one so many ahead begins there. A processor
- * on its own follows neither the steps over bodies nor those from one page of memory to the next. */
+/* Packets of a stream are often alike: predict the place of a later packet from this one's length. The processor
+ * itself prefetches neither across bodies nor across pages. */
 static inline void fetch_ahead(const uint8_t *packet, uint32_t room, uint32_t total)
 {
     const uint64_t at = (uint64_t)PACKETS_AHEAD * total;

@@ -1,8 +1,8 @@
-/* mqqb_scan.h: split a run of bytes into packets and put their fixed fields into columns, thousands of packets a call.
- * For hosts (captures, pipelines); firmware leaves this file out. The read/write rule and the statuses are mqqb.h's.
+/* mqqb_scan.h: splits bytes into packets and puts their fixed fields into columns, thousands of packets a call. For
+ * hosts (captures, pipelines); firmware leaves this file out. The read/write rule and the statuses are mqqb.h's.
  *
- * COST. About 20 ns a packet on a desktop core while packets and columns stay in its caches, twice that if both come from and go
- * to memory: arrays for a few thousand rows, used again, are best. Nothing is allocated, 3 KiB of stack. */
+ * COST. About 20 ns a packet on a desktop core from its caches, twice that from and to memory: reuse arrays for a
+ * few thousand rows. Nothing is allocated, 3 KiB of stack. */
 #ifndef MQQB_SCAN_H
 #define MQQB_SCAN_H
 
@@ -14,7 +14,7 @@ extern "C" {
 
 /* Values of MQQB_SCAN_KIND (wire.md 4.3, B-174 to B-178). */
 enum {
-    MQQB_KIND_MALFORMED = 0, /* MQQB_SCAN_STATUS says why */
+    MQQB_KIND_MALFORMED = 0, /* MQQB_SCAN_STATUS gives the reason */
     MQQB_KIND_ESTABLISH_CONNECTION,
     MQQB_KIND_CONNECTION_PARAMETERS,
     MQQB_KIND_SESSION_ACK,
@@ -23,19 +23,19 @@ enum {
     MQQB_KIND_FINAL_ACK
 };
 
-/* What only the whole packet can show; the other values of MQQB_SCAN_STATUS are mqqb_status. */
+/* Problems of a whole packet; the other values of MQQB_SCAN_STATUS are mqqb_status. */
 enum {
     MQQB_SCAN_FULL = 5,        /* capacity reached, bytes are left: call again */
     MQQB_SCAN_BAD_KIND = -64,  /* PT is 1 but there is no SessionHeader (B-174) */
-    MQQB_SCAN_BAD_CHAIN = -65, /* a header, its data or its padding runs past PacketSize (B-430) */
+    MQQB_SCAN_BAD_CHAIN = -65, /* a header, its data or its padding exceeds PacketSize (B-430) */
     MQQB_SCAN_BAD_NAME = -66,  /* direct name: Count below 4 or odd, no NUL at the end, or an earlier one (B-431) */
     MQQB_SCAN_BAD_LABEL = -67, /* Label: no NUL at the end, or an earlier one (B-431) */
     MQQB_SCAN_BAD_SOAP = -68,  /* SoapHeader: wrong section id or unterminated text (wire.md 2.7) */
     MQQB_SCAN_BAD_LIST = -69   /* MultiQueueFormatHeader: wrong id, HeaderSize or ElementCount (wire.md 2.8, B-431) */
 };
 
-/* The columns. Offsets are counted from the data given to mqqb_scan. What a packet does not have is 0; so is everything below
- * MQQB_SCAN_TIME_TO_REACH_QUEUE of a malformed one. */
+/* The columns. Offsets count from the data given to mqqb_scan. Absent fields are 0; so are all columns of a
+ * malformed packet from MQQB_SCAN_TIME_TO_REACH_QUEUE on. */
 enum {
     MQQB_SCAN_OFFSET = 0,
     MQQB_SCAN_TOTAL_SIZE, /* with the SessionHeader; 0 if the packet's end is unknown */
@@ -68,7 +68,7 @@ enum {
     MQQB_SCAN_MESSAGE_CLASS,
     MQQB_SCAN_LABEL_OFFSET,
     MQQB_SCAN_LABEL_LENGTH, /* WCHARs with the NUL */
-    MQQB_SCAN_BODY_OFFSET,  /* also where an empty body would be */
+    MQQB_SCAN_BODY_OFFSET,  /* also of an empty body */
     MQQB_SCAN_BODY_SIZE,
     MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL, /* OrderAck and FinalAck: their body */
     MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP,
@@ -79,19 +79,20 @@ enum {
     MQQB_SCAN_COLUMNS
 };
 
-/* One array of at least capacity words for each column, or NULL for a column that is not wanted. */
+/* One array of at least capacity words for each column, or NULL for an unwanted column. */
 typedef struct {
     uint32_t *column[MQQB_SCAN_COLUMNS];
 } mqqb_scan_columns;
 
 /* Scan data[0..size), which begins with a packet. Returns the number of rows written, at most capacity.
- * *consumed: bytes of the packets that have a row and a known end; call again with the rest.
- * *status: MQQB_OK, all is consumed; MQQB_NEED_MORE, the packet at *consumed is incomplete (more than 4 GiB are scanned in
- * several calls, too); MQQB_SCAN_FULL; negative, the packet at *consumed has no BaseHeader of ours: its row is the last,
- * and where the next packet begins is unknown. Any other malformed packet gets a row, and scanning goes on after it.
- * Checked are the fixed parts, that each header, name and text stays within the packet, and that names, label and texts end
- * with their only NUL. Not checked are elements of a MultiQueueFormatHeader, the contents of SecurityData, and rules that tie
- * headers to each other (TR without DH): a whole parser may refuse a message that the scan takes. */
+ * *consumed: bytes of packets that have a row and a known end; call again with the rest.
+ * *status: MQQB_OK: all is consumed. MQQB_NEED_MORE: the packet at *consumed is incomplete (more than 4 GiB also
+ * take several calls). MQQB_SCAN_FULL. Negative: the packet at *consumed has no valid BaseHeader; its row is the
+ * last, and the next packet's place is unknown. Any other malformed packet gets a row, and the scan continues
+ * behind it.
+ * Checked: the fixed parts, that each header, name and text stays within the packet, and that names, label and
+ * texts end with their only NUL. Not checked: elements of a MultiQueueFormatHeader, contents of SecurityData, and
+ * rules across headers (TR without DH). A whole parser may refuse such a message. */
 size_t mqqb_scan(const uint8_t *data, size_t size, const mqqb_scan_columns *columns, size_t capacity, size_t *consumed,
                  int32_t *status);
 

@@ -31,7 +31,7 @@ static inline const uint8_t *here(const walk *w)
 
 #define TOP_BITS 0x8000800080008000u
 
-/* Of four WCHARs. None of the top bits is set if each of them is from 1 to 0x8000. */
+/* For four WCHARs: no top bit is set if each is from 1 to 0x8000. */
 static inline uint64_t less_one(const uint8_t *text)
 {
     uint64_t x;
@@ -40,12 +40,12 @@ static inline uint64_t less_one(const uint8_t *text)
     return x - 0x0001000100010001u;
 }
 
-/* Text of so many WCHARs, behind at least 32 bytes of its packet: is the last one its only NUL? */
+/* Is the last of `length` WCHARs their only NUL? At least 32 bytes of the packet precede the text. */
 static inline int terminated(const uint8_t *text, uint64_t length)
 {
     const uint8_t *const last = text + 2 * length - 2;
 
-    if (length > 8) { /* mostly quick to tell; some WCHARs are looked at twice */
+    if (length > 8) { /* the quick usual check; reads some WCHARs twice */
         uint64_t found = less_one(last - 16) | less_one(last - 8);
         const uint8_t *at = text;
         for (; at < last - 32; at += 32) {
@@ -119,7 +119,7 @@ static inline int32_t pass_user(walk *w, sections *s)
         status = pass_name(w, flags >> 10 & 7);
     }
     s->destination_end = (uint32_t)w->cursor;
-    if (status == MQQB_OK && (flags & (MQQB_USER_AQ | MQQB_USER_RQ)) != 0) { /* mostly none */
+    if (status == MQQB_OK && (flags & (MQQB_USER_AQ | MQQB_USER_RQ)) != 0) { /* usually none */
         status = pass_name(w, flags >> 13 & 7);
         if (status == MQQB_OK) {
             status = pass_name(w, flags >> 16 & 7);
@@ -198,8 +198,8 @@ static inline int32_t pass_properties(walk *w, sections *s)
     return status;
 }
 
-/* Find the sections of a message (wire.md section 3), packet_size bytes with a BaseHeader that was checked, and check the fixed
- * parts, names and label (B-430 to B-432). */
+/* Find the sections of a message (wire.md section 3), packet_size bytes with a checked BaseHeader, and check the
+ * fixed parts, names and label (B-430 to B-432). */
 static inline int32_t find_sections(const uint8_t *packet, uint32_t packet_size, sections *s)
 {
     const uint32_t flags = le32(packet + MQQB_USER_FLAGS_AT);
