@@ -1,6 +1,5 @@
-# Frozen into the firmware of boards: asyncio, the engine and the node. twin: the C core is not in, so its twin must be.
-# tls: MicroPython has the module of that name. raw_flash: the log without a file system, which takes no heap before a
-# program imports it.
+# Frozen into the firmware of boards: asyncio, the engine and the node. twin: the firmware lacks the C core.
+# tls: MicroPython has the module tls. raw_flash: the log without a file system, which takes no heap before its import.
 import runpy
 
 options.defaults(twin=False, tls=True, raw_flash=True)  # noqa: F821

@@ -1,14 +1,13 @@
-"""What boards get of mqqb and ordack.node: which modules, and in which form.
+"""Selects the modules of mqqb and ordack.node for boards, and makes the boards' form of them.
 
     modules.py FOLDER    writes mqqb and ordack/node for boards there
 
-The sources name every constant: `core.USER_MP`, `confirm.Q`. One module states it, as `USER_MP = const(0x00200000)`. On
-CPython that is an attribute like any other. A board would pay for each name and each look-up; so a board's form has
-the value where the name stood, and neither the statements nor the imports that nothing needs any more; so has it True
-for MICROPYTHON, with which mpy-cross leaves out what is for CPython. Nor has it
-the names of headers' fields, `sent_time = word(core.USER_SENT_TIME)`: programs that boards run say
-`fields[core.USER_SENT_TIME]`. Nor has it `__slots__` and `__all__`, which it would keep and not read. All else is where
-it was, line by line. The sources as they are run on a board as well, with less of its heap free.
+The sources name every constant: `core.USER_MP`, `confirm.Q`. One module defines it, as `USER_MP = const(0x00200000)`.
+On CPython a constant is an attribute; a board would pay memory for each name and time for each look-up. So the boards'
+form has values instead of names, without unneeded statements and imports. MICROPYTHON becomes True, so that mpy-cross
+drops code for CPython. Names of headers' fields, `sent_time = word(core.USER_SENT_TIME)`, are dropped: programs for
+boards use `fields[core.USER_SENT_TIME]`. `__slots__` and `__all__` are dropped, because a board would keep and never
+read them. All other code keeps its lines. The sources also run on a board, with less free heap.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ FOLDERS = ("mqqb", "ordack/node")
 VERSION = "0.1.0"
 CPYTHON = {"mqqb/core_cffi.py"}
 HOSTS = {f"mqqb/{name}.py" for name in ("build", "guids", "handshake", "hosts", "problems", "rare")}
-TWINS = {"mqqb/core_py.py", "mqqb/line_py.py"}  # not needed beside the C core
+TWINS = {"mqqb/core_py.py", "mqqb/line_py.py"}  # replaced by the C core
 TLS = {"ordack/node/tls.py"}
 RAW_FLASH = {"ordack/node/storage/raw_flash.py"}
 
@@ -47,19 +46,19 @@ def sources() -> list[str]:
 
 
 def of_boards(*, twin: bool = True, tls: bool = True, raw_flash: bool = True) -> list[str]:
-    """The modules that a board needs, as paths in its lib. twin: also those that a C core makes needless. tls: also
-    what is of use only where MicroPython has TLS. raw_flash: also what keeps the log without a file system."""
+    """The modules of a board, as paths in its lib. twin: include the twins of the C core. tls: include modules that
+    need MicroPython's TLS. raw_flash: include the log without a file system."""
     without = HOSTS | (set() if twin else TWINS) | (set() if tls else TLS) | (set() if raw_flash else RAW_FLASH)
     return [name for name in sources() if name not in without and not _only_states(name)]
 
 
 def package(places: list[tuple[str, str]]) -> str:
-    """A package.json as mip knows it: each file's place in lib, and where it is from here."""
+    """A package.json for mip: each file's path in lib, and its source."""
     lines = ",\n".join(f"    {json.dumps(pair)}" for pair in places)
     return f'{{\n  "version": "{VERSION}",\n  "urls": [\n{lines}\n  ]\n}}\n'
 
 
-@functools.cache  # several look at each module, and nobody changes what they see
+@functools.cache  # shared by several readers, which do not change it
 def _parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
@@ -82,8 +81,8 @@ def _constant(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 
 
 def _is_for_cpython(statement: ast.stmt) -> bool:
-    """`NAME = word(PLACE)`, a field by its name; `__slots__` or `__all__`, which a board would keep and not read; what
-    says whether it is one; word(), and const(), which mpy-cross knows by itself."""
+    """Is it useless on a board? `NAME = word(PLACE)`, `__slots__`, `__all__`, MICROPYTHON, word(), and const(), which
+    mpy-cross has built in."""
     if not isinstance(statement, ast.Assign):
         return isinstance(statement, ast.FunctionDef) and statement.name in ("const", "word")
     target, value = statement.targets[0], statement.value
@@ -93,7 +92,7 @@ def _is_for_cpython(statement: ast.stmt) -> bool:
 
 
 def _only_states(name: str) -> bool:
-    """Is there nothing in it but constants and their import?"""
+    """Does the module contain only constants and their import?"""
     body = _tree(name).body[1:]
     return any(map(_constant, body)) and all(_constant(part) or isinstance(part, ast.ImportFrom) for part in body)
 
@@ -109,7 +108,7 @@ def stated() -> Constants:
             if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
                 values |= every[statement.module or ""]
             elif pair := _constant(statement):
-                # in the module's own words: const(A | B)
+                # may use the module's own constants: const(A | B)
                 value = eval(compile(ast.Expression(pair[1]), name, "eval"), known)
                 known[pair[0]] = value
                 if not pair[0].startswith("_"):
@@ -122,19 +121,19 @@ def _dotted(name: str) -> str:
 
 
 class _Text:
-    """A source, changed from its end to its beginning, so that places stay right."""
+    """A source, changed from its end to its beginning, so that offsets stay valid."""
 
     def __init__(self, text: str) -> None:
         self._lines = [line.encode() for line in text.splitlines(keepends=True)]
         self._changes: list[tuple[int, int, int, int, bytes]] = []
 
     def put(self, node: ast.expr | ast.stmt, text: str) -> None:
-        """Write this where the node is; the lines that it took stay."""
+        """Replace the node by the text, and keep its lines."""
         end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
         self._changes.append((node.lineno, node.col_offset, end_line, end_column, text.encode()))
 
     def at(self, node: ast.expr) -> str:
-        """What is there."""
+        """The node's text."""
         return self._lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode()
 
     def result(self) -> str:
@@ -145,7 +144,7 @@ class _Text:
 
 
 def _run(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that only a type checker reads, each before what is in it."""
+    """All nodes except those for type checkers, parents first."""
     waiting = list(ast.iter_child_nodes(tree))
     while waiting:
         node = waiting.pop()
@@ -163,9 +162,9 @@ def _imports(tree: ast.AST) -> Iterator[tuple[ast.ImportFrom, ast.alias, str]]:
 
 
 def inlined(text: str, constants: Constants, name: str) -> str:
-    """The board's form of a module, or of a program for boards. name: the module's dotted name.
+    """The boards' form of a module, or of a program for boards. name: the module's dotted name.
 
-    Raises ValueError where a constant stands in an f-string or is imported by its own name.
+    Raises ValueError if a constant stands in an f-string or is imported by its own name.
     """
     tree, changed = _parsed(text), _Text(text)
     own = constants.get(name, {})
@@ -177,8 +176,8 @@ def inlined(text: str, constants: Constants, name: str) -> str:
         part for kind in classes for part in kind.body if isinstance(part, ast.Assign) and _is_for_cpython(part)
     ]
     gone = [node for statement in dropped for node in ast.walk(statement)]
-    named = {node.id for node in gone if isinstance(node, ast.Name)}  # names of which an import may be needless
-    left: set[str] = set()  # names that are needed
+    named = {node.id for node in gone if isinstance(node, ast.Name)}  # names whose imports may be unneeded
+    left: set[str] = set()  # names still needed
     inner = {id(node) for node in gone}
     for node in _run(tree):
         if id(node) in inner:
@@ -208,7 +207,7 @@ def inlined(text: str, constants: Constants, name: str) -> str:
 
 
 def _drop(tree: ast.Module, changed: _Text, constants: Constants, needless: set[str]) -> None:
-    """Leave out the imports of these modules, and those of constants alone."""
+    """Drop the imports of unneeded modules, and imports of constants only."""
     for node in {id(node): node for node, _, _ in _imports(tree)}.values():
         kept = [alias for alias in node.names if (alias.asname or alias.name) not in needless]
         if node.names[0].name == "*" and node.module in constants and _only_states(_path(node.module)):
@@ -225,12 +224,12 @@ def _path(dotted: str) -> str:
     return dotted.replace(".", "/") + ".py"
 
 
-@functools.cache  # to make them takes half a second, and the rig asks at each life of a board
+@functools.cache  # takes half a second, and the rig calls it at each start of a board
 def write(folder: Path = BOARD, others: tuple[str, ...] = ()) -> Path:
-    """Make the board's form of the modules under `folder`, with a package.json, and returns it.
+    """Write the boards' form of the modules under `folder`, with a package.json. Returns the folder.
 
-    others: files of the checkout that are to be in the same place there, programs in their board's form; as patterns.
-    A file that is as it should be is left alone; others are changed at once, for several may do this at the same time.
+    others: patterns of files of the checkout to copy to the same path, programs in their boards' form. Correct files
+    stay; other files are replaced atomically, because several processes may write at once.
     """
     root = FIRMWARE.parent
     wanted = {name: FIRMWARE / name for name in sources() if not _only_states(name)}
@@ -248,7 +247,7 @@ def write(folder: Path = BOARD, others: tuple[str, ...] = ()) -> Path:
 
 
 def made_from() -> str:
-    """A digest of what build/mip is made from: the modules, the C core, and how both are compiled."""
+    """A digest of the sources of build/mip: the modules, the C core, and their build scripts."""
     ports, core = FIRMWARE / "ports", FIRMWARE.parent / "c_core"
     read = [Path(__file__), *(FIRMWARE / name for name in sources()), *sorted(core.glob("*.[ch]"))]
     read += [

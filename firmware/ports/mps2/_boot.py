@@ -1,4 +1,4 @@
-# Runs first: the flash is at /flash, formatted if it is new, and the current directory.
+# Runs first: mounts the flash at /flash, formats a new one, and sets the current directory.
 
 
 def _mount():
@@ -13,7 +13,7 @@ def _mount():
     for block in range(2):  # LittleFS has its root in these two
         flash.readblocks(block, data, 0)
         blank = blank and data in (bytes(512), b"\xff" * 512)
-    # A file system that cannot be read is never formatted over: whoever runs the board sees the error.
+    # A corrupt file system is never formatted: the user sees the error.
     if blank:
         vfs.VfsLfs2.mkfs(flash)
     vfs.mount(flash, "/flash")

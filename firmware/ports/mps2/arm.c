@@ -1,10 +1,10 @@
-// arm.c: the Cortex-M3 from reset to main(), its interrupt vectors, why it was reset, and what is shown of a fault.
+// arm.c: the Cortex-M3 from reset to main(): interrupt vectors, causes of resets, and fault messages.
 #include <string.h>
 
 #include "board.h"
 #include "uart.h"
 
-// From mps2.ld.
+// from mps2.ld
 extern uint8_t _stack_top[], _data_image[], _data_start[], _data_end[], _bss_start[], _bss_end[];
 
 int main(void);
@@ -44,7 +44,7 @@ void board_panic(const char *why)
 
 __attribute__((used)) void fault(saved_t *saved)
 {
-    // Without -semihosting QEMU faults at a semihosting call: answer "not possible" and go on.
+    // Without -semihosting QEMU faults at a semihosting call: answer "not possible" and continue.
     if (!(saved->pc & 1) && *(uint16_t *)saved->pc == SEMIHOSTING_BKPT) {
         saved->r0 = -1;
         saved->pc += 2;
@@ -79,12 +79,12 @@ __attribute__((section(".noinit"))) static struct {
 } left;
 
 reset_cause_t reset_cause;
-static volatile uint32_t watchdog_ms; // left until the watchdog bites; 0: it sleeps
+static volatile uint32_t watchdog_ms; // until the watchdog resets the board; 0: it is off
 
 static void reset_init(void)
 {
     reset_cause = left.magic == MAGIC ? left.cause : RESET_POWER_ON;
-    // A reset from outside (QEMU's monitor) says nothing: it finds this.
+    // An external reset (QEMU's monitor) leaves this value.
     left.magic = MAGIC;
     left.cause = RESET_HARD;
 }
@@ -133,7 +133,7 @@ typedef void (*handler_t)(void);
 __attribute__((section(".vectors"), used)) static const handler_t vectors[16 + INTERRUPTS] = {
     (handler_t)_stack_top,
     Reset_Handler,
-    [2 ... 14] = Fault_Handler, // exceptions that nothing here uses
+    [2 ... 14] = Fault_Handler, // unused exceptions
     [15] = clock_tick,
     [16 ... 16 + INTERRUPTS - 1] = Fault_Handler,
     [16 + UART0_RX_IRQn] = UART0_RX_Handler,

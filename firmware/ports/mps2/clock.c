@@ -1,4 +1,4 @@
-// clock.c: every millisecond a tick: time, sleep, and what else has to happen by the clock.
+// clock.c: a tick every millisecond: time, sleep, and periodic work.
 #include "py/mphal.h"
 #include "py/runtime.h"
 #include "shared/timeutils/timeutils.h"
@@ -15,11 +15,11 @@ static const mp_obj_base_t rtc = {&machine_rtc_type};
 
 static volatile uint64_t milliseconds;
 static volatile bool awake;
-static uint32_t seconds_at_start; // since 2000-01-01; 0: nobody has told us the time
+static uint32_t seconds_at_start; // since 2000-01-01; 0: unknown
 
 void clock_init(void)
 {
-    // A board without a clock begins at 0; `rtc=1` gives it one, set to the host's time.
+    // A board without a clock begins at 0; `rtc=1` gives it one with the host's time.
     if (setting_number("rtc", 0) != 0) {
         seconds_at_start = semihost_time() - SECONDS_1970_TO_2000;
     }
@@ -39,7 +39,7 @@ void board_wake(void)
 
 void board_wait(void)
 {
-    // With interrupts masked nothing can come between the look at `awake` and the sleep; a pending one ends the sleep.
+    // Interrupts are masked, so none comes between the check of `awake` and the sleep; a pending one ends the sleep.
     uint32_t state = MICROPY_BEGIN_ATOMIC_SECTION();
 
     if (!awake) {
@@ -58,13 +58,13 @@ uint64_t clock_ms(void)
     return now;
 }
 
-// Cycles since the last tick that clock_tick() was called for; interrupts must be masked.
+// Cycles since the last tick handled by clock_tick(); interrupts must be masked.
 static uint32_t since_tick(void)
 {
     uint32_t left = SysTick->VAL; // counts down
     uint32_t ticks = 0;
 
-    if (SCB->ICSR & SCB_ICSR_PENDSTSET_Msk) { // it has wrapped, and the handler waits for us
+    if (SCB->ICSR & SCB_ICSR_PENDSTSET_Msk) { // it has wrapped, and the handler is pending
         left = SysTick->VAL;
         ticks = CYCLES_PER_MS;
     }
@@ -123,7 +123,7 @@ void mp_hal_delay_us(mp_uint_t us)
     }
 }
 
-// The time that FAT notes with a file.
+// The time of files on FAT.
 DWORD get_fattime(void)
 {
     timeutils_struct_time_t now;
@@ -133,7 +133,7 @@ DWORD get_fattime(void)
            now.tm_sec / 2;
 }
 
-// ---- machine.RTC: how a program that has learned the time sets the clock
+// ---- machine.RTC: sets the clock
 
 static mp_obj_t rtc_make_new(const mp_obj_type_t *type, size_t n_args, size_t n_kw, const mp_obj_t *args)
 {

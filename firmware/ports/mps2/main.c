@@ -1,4 +1,4 @@
-// main.c: MicroPython from its start to each soft reset, with the heap that QEMU's command line asks for.
+// main.c: MicroPython from its start to each soft reset, with the heap size of QEMU's command line.
 #include "py/compile.h"
 #include "py/gc.h"
 #include "py/mphal.h"
@@ -12,10 +12,10 @@
 
 #include "board.h"
 
-#define HEAP_KIB 64 // unless heap= says something else
+#define HEAP_KIB 64 // without heap=
 #define HEAP_KIB_MIN 16
-// What a board has for Python code, in two parts: the C stack (mps2.ld keeps more, for C code and interrupts), and what
-// calls keep their variables in.
+// A board's stack for Python code, in two parts: the C stack (mps2.ld adds more, for C code and interrupts), and the
+// variables of calls.
 #define STACK_BYTES (12 << 10)
 #define PYTHON_STACK_BYTES (4 << 10)
 
@@ -32,7 +32,7 @@ static uint8_t *heap_end(void)
     return _heap_start + size;
 }
 
-// boot.py and main.py of the flash, then the terminal, until the soft reset.
+// Run boot.py and main.py of the flash, then the terminal, until the soft reset.
 static void run(void)
 {
     pyexec_frozen_module("_boot.py", false);

@@ -1,11 +1,11 @@
-// modmps2.c: the module mps2: what only this machine has. mps2.Flash is a block device at the start of the 16 MiB PSRAM: 2 MiB of NOR flash, erased in blocks of 4 KiB to
-// 0xFF, programmed at any place; programming only clears bits. Without an offset (FAT) a block is erased first.
-// `erase_ms=` on the command line: an erase takes so long, and the UART is deaf meanwhile.
+// modmps2.c: the module mps2, specific to this machine. mps2.Flash is a block device at the start of the 16 MiB PSRAM:
+// 2 MiB of NOR flash, erased in blocks of 4 KiB to 0xFF, programmed at any place; programming only clears bits.
+// Without an offset (FAT) a block is erased first. `erase_ms=` on the command line: ms of an erase, with a deaf UART.
 //
-// Behind the flash the file has what was written to it, over all starts: wear_t, for the host.
+// Behind the flash the file counts all writes, over all starts: wear_t, for the host.
 //
-// With the PSRAM in a shared file, killing QEMU is a power cut between two stores of the processor: a block may be half
-// erased, half programmed, and what was written before is there.
+// With the PSRAM in a shared file, killing QEMU is a power cut between two stores: a block may be half erased or half
+// programmed, and earlier writes are kept.
 #include <string.h>
 
 #include "py/mperrno.h"
@@ -37,7 +37,7 @@ static mp_obj_t flash_make_new(const mp_obj_type_t *type, size_t n_args, size_t 
     return MP_OBJ_FROM_PTR(&flash);
 }
 
-// The place of args: (self, block, buffer[, offset]); EIO if it is not all inside.
+// The address for args (self, block, buffer[, offset]); EIO unless all of it is inside.
 static uint8_t *place(size_t n_args, const mp_obj_t *args, size_t size)
 {
     const mp_uint_t all = FLASH_BLOCKS * FLASH_BLOCK_BYTES;
@@ -72,7 +72,7 @@ static mp_obj_t flash_readblocks(size_t n_args, const mp_obj_t *args)
 }
 static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(flash_readblocks_obj, 3, 4, flash_readblocks);
 
-// writeblocks(block, buffer[, offset]): with an offset the blocks must have been erased
+// writeblocks(block, buffer[, offset]): with an offset the blocks must be erased
 static mp_obj_t flash_writeblocks(size_t n_args, const mp_obj_t *args)
 {
     mp_buffer_info_t buffer;
@@ -96,7 +96,7 @@ static mp_obj_t flash_ioctl(mp_obj_t self_in, mp_obj_t operation, mp_obj_t argum
     switch (mp_obj_get_int(operation)) {
     case MP_BLOCKDEV_IOCTL_INIT:
     case MP_BLOCKDEV_IOCTL_DEINIT:
-    case MP_BLOCKDEV_IOCTL_SYNC: // what was written is there
+    case MP_BLOCKDEV_IOCTL_SYNC: // writes are immediate
         return MP_OBJ_NEW_SMALL_INT(0);
     case MP_BLOCKDEV_IOCTL_BLOCK_COUNT:
         return MP_OBJ_NEW_SMALL_INT(FLASH_BLOCKS);
@@ -125,7 +125,7 @@ MP_DEFINE_CONST_OBJ_TYPE(mps2_flash_type, MP_QSTR_Flash, MP_TYPE_FLAG_NONE, make
 
 // ---- the module
 
-// setting(name): the value of a word NAME=VALUE on QEMU's command line, None without it
+// setting(name): the value of a word NAME=VALUE on QEMU's command line, or None
 static mp_obj_t mps2_setting(mp_obj_t name_in)
 {
     size_t name_length, length;

@@ -1,4 +1,4 @@
-// mpconfigport.h: MicroPython as this port builds it: what the stock firmware of a small board has, and no more.
+// mpconfigport.h: MicroPython's configuration for this port: the features of a small board's stock firmware.
 #include <alloca.h>
 #include <stdint.h>
 
@@ -13,7 +13,7 @@
 
 // The interpreter.
 #define MICROPY_ENABLE_GC (1)
-#define MICROPY_ENABLE_PYSTACK (1) // calls do not look for room on the heap
+#define MICROPY_ENABLE_PYSTACK (1) // calls take no heap
 #define MICROPY_GC_ALLOC_THRESHOLD (1)
 #define MICROPY_ENABLE_EMERGENCY_EXCEPTION_BUF (1)
 #define MICROPY_LONGINT_IMPL (MICROPY_LONGINT_IMPL_MPZ)
@@ -62,7 +62,7 @@ uint32_t random_word(void);
 #define MICROPY_FATFS_ENABLE_LFN (1)
 #define MICROPY_FATFS_LFN_CODE_PAGE 437
 #define MICROPY_FATFS_RPATH (2)
-#define MICROPY_FATFS_MAX_SS (4096) // FAT can be on the flash too
+#define MICROPY_FATFS_MAX_SS (4096) // for FAT on the flash
 
 // network.LAN
 #define MICROPY_PY_NETWORK (1)
@@ -70,11 +70,11 @@ uint32_t random_word(void);
 #define MICROPY_PORT_NETWORK_INTERFACES {MP_ROM_QSTR(MP_QSTR_LAN), MP_ROM_PTR(&network_lan_type)},
 extern const struct _mp_obj_type_t network_lan_type;
 
-// Events: interrupts note what they did and wake the processor, everything else happens here.
+// Events: interrupts note them and wake the processor; all other work happens here.
 void ethernet_poll(void);
 void board_wait(void);
 #define MICROPY_INTERNAL_EVENT_HOOK ethernet_poll()
-#define MICROPY_INTERNAL_WFE(timeout_ms) board_wait() // wakes every millisecond: whoever waits looks at the clock
+#define MICROPY_INTERNAL_WFE(timeout_ms) board_wait() // wakes every millisecond, so that waiters check the clock
 #define MICROPY_VM_HOOK_COUNT (64)
 #define MICROPY_VM_HOOK_INIT static unsigned int vm_hook_divisor = MICROPY_VM_HOOK_COUNT;
 #define MICROPY_VM_HOOK_POLL                                                                                           \
@@ -101,7 +101,7 @@ static inline void interrupts_restore(uint32_t state)
 #define MICROPY_BEGIN_ATOMIC_SECTION() interrupts_mask()
 #define MICROPY_END_ATOMIC_SECTION(state) interrupts_restore(state)
 
-#define MP_NEED_LOG2 (1) // the C library here has no log2f
+#define MP_NEED_LOG2 (1) // the C library has no log2f
 #define MP_SSIZE_MAX (0x7fffffff)
 #define UINT_FMT "%lu"
 #define INT_FMT "%ld"

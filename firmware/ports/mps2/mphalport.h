@@ -1,4 +1,4 @@
-// mphalport.h: what MicroPython asks of a port's hardware layer, where it is not a function.
+// mphalport.h: the macros of MicroPython's hardware layer.
 #include <stddef.h>
 
 #include "shared/runtime/interrupt_char.h"

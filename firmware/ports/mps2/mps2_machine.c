@@ -28,7 +28,7 @@ static mp_int_t mp_machine_reset_cause(void)
     return reset_cause;
 }
 
-// `id=` in hexadecimal digits, or the same for every board that is given none.
+// `id=` in hexadecimal digits, or a common default.
 static mp_obj_t mp_machine_unique_id(void)
 {
     static const char otherwise[] = "6d70733200000001";
@@ -68,7 +68,7 @@ static void mp_machine_lightsleep(size_t n_args, const mp_obj_t *args)
     }
 }
 
-// RAM is lost and the program begins again; without a time only a reset from outside ends the sleep.
+// RAM is lost and the program restarts; without a time only an external reset ends the sleep.
 static void mp_machine_deepsleep(size_t n_args, const mp_obj_t *args)
 {
     uint64_t end = n_args == 0 ? UINT64_MAX : clock_ms() + mp_obj_get_int(args[0]);

@@ -1,5 +1,5 @@
-// mps2_uart.c: a part of extmod/machine_uart.c: machine.UART for all UARTs but 0, the terminal.
-// As on other boards a full receive buffer loses what follows.
+// mps2_uart.c: a part of extmod/machine_uart.c: machine.UART for all UARTs except 0, the terminal.
+// As on other boards, a full receive buffer loses further bytes.
 #include "py/mperrno.h"
 #include "py/mphal.h"
 
@@ -14,12 +14,12 @@ struct _machine_uart_obj_t {
     uint8_t number;
     uint32_t baud_rate;
     uint32_t timeout_ms;      // for the first byte
-    uint32_t timeout_char_ms; // for each byte that follows
+    uint32_t timeout_char_ms; // for each following byte
 };
 
 static machine_uart_obj_t objects[UART_COUNT];
 
-// What the garbage collector would not find elsewhere.
+// Roots for the garbage collector.
 MP_REGISTER_ROOT_POINTER(void *mps2_uart_received[UART_COUNT]);
 MP_REGISTER_ROOT_POINTER(void *mps2_uart_outgoing[UART_COUNT]);
 
@@ -50,7 +50,7 @@ static void new_ring(ringbuf_t *ring, void **root, mp_int_t size)
     if (size < BUFFER_BYTES_MIN || size > BUFFER_BYTES_MAX) {
         mp_raise_ValueError(MP_ERROR_TEXT("buffer size"));
     }
-    *root = m_new(uint8_t, size + 1); // a ring holds one byte less than it has
+    *root = m_new(uint8_t, size + 1); // a ring holds one byte less than its size
     *ring = (ringbuf_t){.buf = *root, .size = size + 1};
 }
 
@@ -64,7 +64,7 @@ static void mp_machine_uart_deinit(machine_uart_obj_t *self)
     MP_STATE_PORT(mps2_uart_outgoing)[self->number] = NULL;
 }
 
-// Before the heap goes: the UARTs' buffers are on it.
+// Call it before the heap goes: it holds the UARTs' buffers.
 void machine_uart_deinit_all(void)
 {
     for (int number = 1; number < UART_COUNT; number++) {
@@ -73,7 +73,7 @@ void machine_uart_deinit_all(void)
     }
 }
 
-// Every bit of bits, parity and stop is accepted: QEMU's line has none of them.
+// All values of bits, parity and stop are accepted: QEMU's line ignores them.
 static void mp_machine_uart_init_helper(machine_uart_obj_t *self, size_t n_args, const mp_obj_t *pos_args,
                                         mp_map_t *kw_args)
 {
@@ -151,7 +151,7 @@ static mp_uint_t mp_machine_uart_read(mp_obj_t self_in, void *data, mp_uint_t si
             return count;
         }
         if (ringbuf_avail(&uart->received) != 0) {
-            continue; // the ring's end, or what was held
+            continue; // the ring's end, or held bytes
         }
         if (clock_ms() >= end) {
             break;

@@ -1,4 +1,4 @@
-// network_lan.c: network.LAN: lwIP on a LAN9118. All of it runs where MicroPython waits; the interrupt only wakes the processor.
+// network_lan.c: network.LAN: lwIP on a LAN9118. It runs while MicroPython waits; the interrupt only wakes it.
 #include <string.h>
 
 #include "py/mphal.h"
@@ -15,7 +15,7 @@
 #define TIMERS_EVERY_MS 10
 #define NIC_FRAME_MAX 1514 // bytes, without the checksum
 
-// ---- the LAN9118, by its FIFOs
+// ---- the LAN9118, through its FIFOs
 
 #define REGISTER(offset) (*(volatile uint32_t *)(ETHERNET_BASE + (offset)))
 #define RX_DATA REGISTER(0x00)
@@ -75,21 +75,21 @@ static void mac_write(uint32_t number, uint32_t value)
     mac_command(number);
 }
 
-// The interrupt for the next frame, which wakes the processor once.
+// Enables the interrupt for the next frame, which wakes the processor once.
 static void nic_wake_again(void)
 {
     INTERRUPT_STATUS = INTERRUPT_RX_STATUS_LEVEL;
     INTERRUPT_ENABLE = INTERRUPT_RX_STATUS_LEVEL;
 }
 
-// mac becomes the address that QEMU's mac= gives.
+// mac receives the address of QEMU's mac=.
 static void nic_start(uint8_t mac[6])
 {
     HARDWARE_CONFIG = HARDWARE_RESET;
     while (HARDWARE_CONFIG & HARDWARE_RESET) {
     }
     HARDWARE_CONFIG = HARDWARE_MUST_BE_ONE | HARDWARE_TX_FIFO_5_KIB;
-    FIFO_INTERRUPT = 0; // a first frame is enough
+    FIFO_INTERRUPT = 0; // at the first frame
     uint32_t low = mac_read(MAC_ADDRESS_LOW);
     uint32_t high = mac_read(MAC_ADDRESS_HIGH);
     for (int i = 0; i < 4; i++) {
@@ -122,11 +122,11 @@ static void nic_send(const void *frame, size_t size)
         TX_DATA = words[i];
     }
     while (TX_FIFO_INFO >> 16 & 0xFF) {
-        (void)TX_STATUS; // one for each frame sent; nobody asks
+        (void)TX_STATUS; // one unused status for each sent frame
     }
 }
 
-// The size of the next frame that came whole, copied to frame, which has room for a checksum behind it; 0: there is none.
+// Copies the next complete frame and returns its size; 0: none. frame: with room for the checksum.
 static size_t nic_receive(void *frame)
 {
     while (RX_FIFO_INFO >> 16 & 0xFF) {
@@ -197,7 +197,7 @@ static err_t netif_start(struct netif *netif)
 
 void ethernet_poll(void)
 {
-    static bool inside; // lwIP's callbacks may wait, and so come here again
+    static bool inside; // lwIP's callbacks may wait, and so call this again
     static uint64_t timers_at;
 
     if (inside || !lan.active) {
@@ -207,7 +207,7 @@ void ethernet_poll(void)
     for (size_t size; (size = nic_receive(frame)) != 0;) {
         struct pbuf *packet = pbuf_alloc(PBUF_RAW, size, PBUF_POOL);
         if (packet == NULL) {
-            continue; // as if the line had lost it
+            continue; // as if lost on the line
         }
         pbuf_take(packet, frame, size);
         if (lan.netif.input(packet, &lan.netif) != ERR_OK) {
@@ -252,7 +252,7 @@ static mp_obj_t lan_make_new(const mp_obj_type_t *type, size_t n_args, size_t n_
     return MP_OBJ_FROM_PTR(&lan);
 }
 
-// active([on]): with True the address comes by DHCP, unless ifconfig() gives one
+// active([on]): True gets the address by DHCP, unless ifconfig() gives one
 static mp_obj_t lan_active(size_t n_args, const mp_obj_t *args)
 {
     if (n_args == 2) {

@@ -1,1 +1,1 @@
-// qstrdefsport.h: names that only this port needs and that no source file shows: none.
+// qstrdefsport.h: names of this port that no source file shows: none.

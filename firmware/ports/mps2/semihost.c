@@ -1,4 +1,4 @@
-// semihost.c: what QEMU does for the program that it runs: settings, the host's time and randomness, and the end.
+// semihost.c: QEMU's services for the program: settings, the host's time and randomness, and the exit.
 //
 // Settings are words NAME=VALUE on QEMU's command line, so that two boards with the same firmware can differ.
 #include <stdlib.h>
@@ -24,7 +24,7 @@ enum {
 static char line[1024];
 static uint64_t random_state;
 
-// -1 when QEMU was started without -semihosting: fault() sees to that.
+// -1 without -semihosting, by fault().
 static int32_t semihost_call(uint32_t operation, const void *argument)
 {
     register uint32_t r0 __asm("r0") = operation;
@@ -83,7 +83,7 @@ uint32_t semihost_time(void)
     return seconds == FAILED ? 0 : seconds;
 }
 
-// Fills data with the host's randomness, if there is some.
+// Fills data with the host's randomness, if available.
 static void semihost_random(void *data, size_t size)
 {
     static const char path[] = "/dev/urandom";
@@ -115,8 +115,8 @@ void semihost_exit(int status)
 
 void random_init(void)
 {
-    semihost_random(&random_state, sizeof(random_state)); // without it the numbers are the same each time
-    random_state = random_state * 2 + 1;                  // never 0: that would stay 0
+    semihost_random(&random_state, sizeof(random_state)); // without it the numbers repeat at each start
+    random_state = random_state * 2 + 1;                  // never 0, which would stay 0
 }
 
 // xorshift64*

@@ -1,5 +1,5 @@
-// uart.c: ARM's CMSDK UARTs: the terminal, 0, and the one for programs, 1. The hardware holds one byte each way, the rings
-// hold the rest.
+// uart.c: ARM's CMSDK UARTs: the terminal, 0, and the one for programs, 1. The hardware holds one byte each way; rings
+// hold more.
 #include "uart.h"
 
 #include "py/mphal.h"
@@ -8,7 +8,7 @@
 #include "shared/runtime/interrupt_char.h"
 
 #define BITS_PER_BYTE 10
-#define FIFO_BYTES 32  // what an RP2040's hardware holds while nobody comes for it
+#define FIFO_BYTES 32  // as an RP2040's hardware holds
 #define DIVISOR_MIN 16 // the hardware's
 
 enum {
@@ -33,7 +33,7 @@ uart_t uarts[UART_COUNT] = {
         {
             .received = {terminal_received, sizeof(terminal_received)},
             .outgoing = {terminal_outgoing, sizeof(terminal_outgoing)},
-            .flow_control = true, // a pasted program arrives whole
+            .flow_control = true, // so that a pasted program arrives whole
         },
 };
 
@@ -42,7 +42,7 @@ static registers_t *registers(const uart_t *uart)
     return (registers_t *)(UART_BASE + (uart - uarts) * UART_STRIDE);
 }
 
-// Whether its interrupt comes for what is received.
+// Turns its receive interrupt on or off.
 static void listen(uart_t *uart, bool on)
 {
     cpu_interrupt(UART0_RX_IRQn + 2 * (uart - uarts), on);
@@ -66,7 +66,7 @@ void uart_start(uart_t *uart, uint32_t baud_rate)
     uart->baud_rate = baud_rate;
     registers(uart)->divisor = divisor < DIVISOR_MIN ? DIVISOR_MIN : divisor;
     (void)registers(uart)
-        ->data; // held, since the ring of before was full: it has had its interrupt, and no other comes
+        ->data; // held, because the earlier ring was full: its interrupt has passed, and no other one comes
     registers(uart)->control = CONTROL_SEND | CONTROL_RECEIVE | CONTROL_RECEIVE_INTERRUPT;
     listen(uart, true);
     cpu_interrupt(UART0_TX_IRQn + 2 * (uart - uarts), true);
@@ -79,13 +79,13 @@ void uart_stop(uart_t *uart)
     cpu_interrupt(UART0_TX_IRQn + 2 * (uart - uarts), false);
 }
 
-// ---- in: interrupts masked
+// ---- input: interrupts masked
 
 static void on_received(uart_t *uart)
 {
     while (has_byte(uart)) {
         if (uart->flow_control && ringbuf_free(&uart->received) == 0) {
-            uart->held = true; // the byte stays in the hardware, and QEMU holds what would follow it
+            uart->held = true; // the byte stays in the hardware, and QEMU holds the following ones
             listen(uart, false);
             break;
         }
@@ -125,8 +125,8 @@ void uart_deaf(uart_t *uart, uint32_t ms)
 
 size_t uart_read(uart_t *uart, void *data, size_t size)
 {
-    // Masked, or an interrupt between the look at `held` and the new place in the ring finds it full, and holds a byte
-    // that nobody comes for: the ring is empty then, and whoever polls it waits for ever.
+    // Masked, because an interrupt between the check of `held` and the ring's advance would find it full and hold a
+    // byte. The ring would then be empty, without another interrupt, and its reader would wait for ever.
     uint32_t state = MICROPY_BEGIN_ATOMIC_SECTION();
     size_t available = ringbuf_avail(&uart->received);
 
@@ -143,12 +143,12 @@ size_t uart_read(uart_t *uart, void *data, size_t size)
     return size;
 }
 
-// ---- out
+// ---- output
 
-// Interrupts masked. What the hardware does not take now, its interrupt will come for.
+// Interrupts masked. The interrupt sends bytes that the hardware does not take now.
 static void send(uart_t *uart)
 {
-    // before the look at its state: it may get free right after it
+    // before the check of its state: it may become free right after it
     registers(uart)->control |= CONTROL_SEND_INTERRUPT;
     while (takes_byte(uart)) {
         int byte = ringbuf_get(&uart->outgoing);
@@ -253,7 +253,7 @@ mp_uint_t mp_hal_stdout_tx_strn(const char *text, size_t size)
     for (size_t sent = 0; sent < size;) {
         size_t some = uart_write(&uarts[0], text + sent, size - sent);
         if (some == 0) {
-            board_wait(); // somebody holds the line: nothing printed is lost
+            board_wait(); // another sender holds the line: no printed byte is lost
         }
         sent += some;
     }

@@ -8,7 +8,7 @@
 #define UART_COUNT 2 // 0 is the terminal
 
 typedef struct {
-    ringbuf_t received, outgoing; // those of UART 1 must be there before uart_start()
+    ringbuf_t received, outgoing; // those of UART 1 must exist before uart_start()
     uint32_t baud_rate;
     volatile uint32_t overruns; // bytes lost because `received` was full
     bool flow_control;          // a full ring holds the sender instead of losing bytes
@@ -19,14 +19,14 @@ extern uart_t uarts[UART_COUNT];
 
 void uart_start(uart_t *uart, uint32_t baud_rate);
 void uart_stop(uart_t *uart);
-// For so long nobody comes for what the UART receives, and it is lost: so it is on boards that run from the flash which
-// is erased meanwhile. QEMU has no baud rate, so only as much as could have come is.
+// Loses the bytes received in the next ms, as on boards that run from a flash during its erase. QEMU has no baud rate,
+// so the loss is limited to the line's capacity.
 void uart_deaf(uart_t *uart, uint32_t ms);
 // Bytes read; 0 if there are none now.
 size_t uart_read(uart_t *uart, void *data, size_t size);
-// Bytes taken; 0 if there is no room now.
+// Bytes accepted; 0 if there is no room now.
 size_t uart_write(uart_t *uart, const void *data, size_t size);
-// Waits with interrupts as they are: for a fault's last words.
+// Waits, with interrupts as they are: for fault messages.
 void uart_write_slowly(uart_t *uart, const char *data, size_t size);
 // True when the last byte has left.
 bool uart_is_empty(uart_t *uart);

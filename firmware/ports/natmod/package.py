@@ -1,10 +1,10 @@
-"""What mip and `ordack board deploy` copy to a board.
+"""Makes the packages that mip and `ordack board deploy` copy to a board.
 
     package.py MPY_CROSS    makes build/mip: all modules compiled, the native modules, a package.json, and `made-from`,
                             the digest of the sources, which deploy compares
     package.py --list       writes package.json of the checkout: the modules as sources, for "mip install" from a forge
 
-A board takes `mqqb/core_ARCH.mpy` for its own processor; mip cannot choose and copies all, deploy copies that one.
+A board loads `mqqb/core_ARCH.mpy` of its own processor. mip cannot choose and copies all; deploy copies the right one.
 """
 
 import shutil
@@ -18,18 +18,18 @@ sys.path.insert(0, str(ROOT))
 from firmware.ports import modules  # noqa: E402
 
 PACKAGE = ROOT / "build" / "mip"
-# Without asserts and line numbers: both would take heap on a board.
+# No asserts and line numbers: both take heap on a board.
 FLAGS = ["-O3"]
 
 
 def listing() -> str:
-    """The package.json of the checkout: sources as they are, with what a board's form of them does not name."""
+    """The package.json of the checkout: unchanged sources, with the modules of constants and texts that they import."""
     names = sorted([*modules.of_boards(), "mqqb/constants.py", "mqqb/problems.py"])
     return modules.package([(name, f"firmware/{name}") for name in names])
 
 
 def compile_all(mpy_cross: str | Path, folder: Path = PACKAGE) -> None:
-    """Makes the folder anew."""
+    """Make the folder anew."""
     made_from = modules.made_from()
     board = modules.write()
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""Makes the file that a Raspberry Pi Pico takes when its BOOTSEL button is held: uf2.py FIRMWARE.bin FIRMWARE.uf2
+"""Makes the UF2 file for a Raspberry Pi Pico's BOOTSEL drive: uf2.py FIRMWARE.bin FIRMWARE.uf2
 
-Microsoft's UF2: blocks of 512 bytes, each with 256 bytes of the flash and where they go.
+Microsoft's UF2: blocks of 512 bytes, each with 256 bytes of the flash and their address.
 """
 
 import struct
@@ -16,7 +16,7 @@ _END = 0x0AB16F30
 
 
 def uf2(flash: bytes) -> bytes:
-    """The file for these bytes at the begin of the flash."""
+    """The UF2 file for these bytes at the beginning of the flash."""
     count = -(-len(flash) // PAYLOAD)
     blocks = []
     for number in range(count):

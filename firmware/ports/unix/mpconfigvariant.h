@@ -1,8 +1,8 @@
-// mpconfigvariant.h: MicroPython's unix port as boards that run Linux have it.
+// mpconfigvariant.h: MicroPython's unix port for boards that run Linux.
 #include "ports/unix/variants/standard/mpconfigvariant.h"
 
-// Calls take their memory from a stack, not from the heap: looking for room there was most of the time of a message. The
-// port's own stack of 8 KiB is exchanged for one that is as deep as the C stack allows.
+// Calls take memory from a stack: looking for heap was most of a message's time. The port's own stack of 8 KiB is
+// replaced by one as deep as the C stack allows.
 #define MICROPY_ENABLE_PYSTACK (1)
 #define MICROPY_PORT_INIT_FUNC                                                                                         \
     do {                                                                                                               \

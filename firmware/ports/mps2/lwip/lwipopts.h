@@ -1,4 +1,4 @@
-// lwipopts.h: lwIP as MicroPython's boards have it.
+// lwipopts.h: lwIP as on MicroPython's boards.
 #ifndef MPS2_LWIPOPTS_H
 #define MPS2_LWIPOPTS_H
 

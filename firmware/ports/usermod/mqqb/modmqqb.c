@@ -1,8 +1,8 @@
-/* modmqqb.c: the C core as the MicroPython module _mqqb. mqqb.core describes the functions and takes them from here.
+/* modmqqb.c: the C core as the MicroPython module _mqqb. mqqb.core describes and exports the functions.
  *
- * A part of the firmware (user C module), or a file that a stock firmware loads (native module, ports/natmod).
- * Nothing is allocated, results are small integers and booleans. What the core asserts is checked here and raises
- * ValueError, whatever flags a port is built with; hence the core is compiled as a part of this file, without assertions. */
+ * A part of the firmware (user C module), or a file for stock firmware (native module, ports/natmod). Nothing is
+ * allocated; results are small integers and booleans. Conditions that the core asserts are checked here and raise
+ * ValueError, with any build flags; so this file includes the core, without assertions. */
 #define MQQB_ASSERT(condition) ((void)0)
 
 #if MICROPY_ENABLE_DYNRUNTIME
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #ifdef __XTENSA__
-/* The address of an element may not stand in a literal of its own, because mpy_ld.py knows only the table's. */
+/* mpy_ld.py knows only the table's address, so an element's address may not be a literal. */
 static inline const uint16_t *qstr_table(void)
 {
     const uint16_t *table = mp_native_qstr_table;
@@ -21,7 +21,7 @@ static inline const uint16_t *qstr_table(void)
 #define mp_native_qstr_table qstr_table()
 #endif
 
-/* A native module is linked with no C library; the interpreter lends these. */
+/* A native module has no C library; the interpreter provides these. */
 void *memcpy(void *restrict to, const void *restrict from, size_t size)
 {
     return mp_fun_table.memmove_(to, from, size);
@@ -56,7 +56,7 @@ int memcmp(const void *a, const void *b, size_t size)
 #include "py/objlist.h"
 
 #if !MICROPY_ENABLE_DYNRUNTIME && defined(__linux__)
-#define OTHER_PROCESSES 1 /* which may use the same folder */
+#define OTHER_PROCESSES 1 /* they may use the same folder */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -68,7 +68,7 @@ int memcmp(const void *a, const void *b, size_t size)
 #include "mqqb_line.c"
 
 #if MICROPY_ENABLE_DYNRUNTIME
-mp_obj_t greatest_word; /* 0xFFFFFFFF, which is no small int on 32-bit ports; the linker takes no static variables */
+mp_obj_t greatest_word; /* 0xFFFFFFFF, no small int on 32-bit ports; the linker takes no static variables */
 
 /* The value of an int object, if it is one and fits 32 bits. */
 static bool large(mp_obj_t object, mp_uint_t *value)
@@ -98,7 +98,7 @@ static bool large(mp_obj_t object, mp_uint_t *value)
 }
 #endif
 
-/* A number within bounds. An int object holds what does not fit a small int: on 32-bit ports from 2^30 on. */
+/* A number within bounds. On 32-bit ports numbers from 2^30 on are int objects. */
 static mp_uint_t number(mp_obj_t object, mp_uint_t least, mp_uint_t greatest)
 {
     mp_uint_t value = 0;
@@ -122,7 +122,7 @@ static mqqb_part part_of(mp_obj_t object)
     return (mqqb_part)number(object, 0, MQQB_PARTS - 1);
 }
 
-/* An array('I') of at least so many words, as a C structure. */
+/* An array('I') of at least `words` words, as a C structure. */
 static void *structure(mp_obj_t object, size_t words, mp_uint_t access)
 {
     mp_buffer_info_t buffer;
@@ -190,7 +190,7 @@ static mp_obj_t pack(size_t count, const mp_obj_t *arguments)
     if (data.len - offset < size) {
         mp_raise_ValueError(MP_ERROR_TEXT("range outside the buffer"));
     }
-    /* What does not read back the same was out of range. */
+    /* A value that does not read back is out of range. */
     mqqb_pack(part, fields, packed, sizeof packed);
     if (mqqb_unpack(part, &words, packed, size) != MQQB_OK || memcmp(&words, fields, 4 * mqqb_part_words(part)) != 0) {
         mp_raise_ValueError(MP_ERROR_TEXT("field out of range"));
@@ -355,7 +355,7 @@ static mp_obj_t roll(mp_obj_t outgoing)
 }
 static MP_DEFINE_CONST_FUN_OBJ_1(roll_obj, roll);
 
-/* buffer[offset:], for size bytes that are to be written */
+/* buffer[offset:], for size bytes to write */
 static uint8_t *place(mp_obj_t object, mp_obj_t offset, size_t size)
 {
     mp_buffer_info_t buffer;
@@ -369,7 +369,7 @@ static uint8_t *place(mp_obj_t object, mp_obj_t offset, size_t size)
     return (uint8_t *)buffer.buf + at;
 }
 
-/* copy(to, at, data, begin, end): to[at:] = data[begin:end] of bytes, without the objects that Python makes of a slice */
+/* copy(to, at, data, begin, end): to[at:] = data[begin:end] of bytes, without slice objects */
 static mp_obj_t copy(size_t count, const mp_obj_t *arguments)
 {
     size_t size;
@@ -390,7 +390,7 @@ static uint8_t *put_u32(uint8_t *to, uint32_t value)
     return to;
 }
 
-/* put_words(to, at, words, begin, end): words[begin:end], little-endian, without an object for each above 2^30 */
+/* put_words(to, at, words, begin, end): words[begin:end], little-endian, without int objects above 2^30 */
 static mp_obj_t put_words(size_t count, const mp_obj_t *arguments)
 {
     const mp_uint_t end = number(arguments[4], 0, 0xFFFFFF);
@@ -406,7 +406,7 @@ static mp_obj_t put_words(size_t count, const mp_obj_t *arguments)
 }
 static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(put_words_obj, 5, 5, put_words);
 
-/* copy_words(to, words): the beginning of one array becomes as all of the other is */
+/* copy_words(to, words): copy an array to the beginning of another */
 static mp_obj_t copy_words(mp_obj_t to, mp_obj_t from)
 {
     mp_buffer_info_t words;
@@ -417,7 +417,7 @@ static mp_obj_t copy_words(mp_obj_t to, mp_obj_t from)
 }
 static MP_DEFINE_CONST_FUN_OBJ_2(copy_words_obj, copy_words);
 
-/* drop(list, count): its first items go; no slice is made, and the list keeps its memory */
+/* drop(list, count): remove the first items, without a slice; the list keeps its memory */
 static mp_obj_t drop(mp_obj_t list, mp_obj_t items)
 {
     mp_obj_list_t *from = MP_OBJ_TO_PTR(list);
@@ -429,12 +429,12 @@ static mp_obj_t drop(mp_obj_t list, mp_obj_t items)
     count = number(items, 0, from->len);
     from->len -= count;
     memmove(from->items, from->items + count, from->len * sizeof *from->items);
-    memset(from->items + from->len, 0, count * sizeof *from->items); /* else what is gone would not be collected */
+    memset(from->items + from->len, 0, count * sizeof *from->items); /* so that dropped items are collected */
     return mp_const_none;
 }
 static MP_DEFINE_CONST_FUN_OBJ_2(drop_obj, drop);
 
-/* put_crc(data, at, begin, end, value): the CRC-32 of data[begin:end], carried on from value, goes to data[at:] */
+/* put_crc(data, at, begin, end, value): CRC-32 of data[begin:end], continued from value, to data[at:] */
 static mp_obj_t put_crc(size_t count, const mp_obj_t *arguments)
 {
     const mp_obj_t data_begin_end[3] = {arguments[0], arguments[2], arguments[3]};
@@ -448,7 +448,7 @@ static mp_obj_t put_crc(size_t count, const mp_obj_t *arguments)
 }
 static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(put_crc_obj, 5, 5, put_crc);
 
-/* seal(buffer, view of it, start, end), for which the twin needs the view: see mqqb.line. */
+/* seal(buffer, view of it, start, end): see mqqb.line; the twin needs the view */
 static mp_obj_t seal(size_t count, const mp_obj_t *arguments)
 {
     mp_buffer_info_t buffer;
@@ -493,7 +493,7 @@ static mp_obj_t frames(size_t arguments_count, const mp_obj_t *arguments)
     start = number(arguments[5], 0, data.len);
     count = number(arguments[6], 0, data.len - start);
     most = number(arguments[7], 1, MQQB_FRAME_MAX - MQQB_FRAME_OVERHEAD - MQQB_FRAME_HEAD);
-    for (left = count; left > most; left -= most) { /* without a division: a Cortex-M0 has none */
+    for (left = count; left > most; left -= most) { /* no division: a Cortex-M0 has none */
         bytes += MQQB_FRAME_OVERHEAD + MQQB_FRAME_HEAD + most;
     }
     if (head.len < MQQB_FRAME_HEAD || out.len < bytes + MQQB_FRAME_OVERHEAD + MQQB_FRAME_HEAD + left) {
@@ -504,9 +504,9 @@ static mp_obj_t frames(size_t arguments_count, const mp_obj_t *arguments)
 }
 static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(frames_obj, 8, 8, frames);
 
-/* The functions, each with its name written out: what collects names reads this file as text. */
-/* lock(file): it is this process's until it ends: the descriptor stays open, for closing any of them would end the lock. OSError
- * if it is another's. A file that cannot be opened is in a file system of MicroPython's own, which no other process sees. */
+/* The functions, each with its name written out: the collector of names reads this file as text. */
+/* lock(file): lock it until the process ends, because closing any descriptor would end the lock. OSError if another
+ * process holds it. A file that cannot be opened is in MicroPython's own file system, invisible to others. */
 static mp_obj_t lock(mp_obj_t name)
 {
 #if OTHER_PROCESSES

@@ -1,4 +1,4 @@
-// cc.h: lwIP and the compiler.
+// cc.h: lwIP's settings for the compiler.
 #ifndef MPS2_LWIP_CC_H
 #define MPS2_LWIP_CC_H
 
