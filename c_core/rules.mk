@@ -1,9 +1,8 @@
-# What c_core and host/native have in common: how their C is tested, measured and looked at. It is included by a Makefile
-# that has set
-#   MODULES   its own modules, PROGRAMS its test programs, FUZZED the sources that its fuzz target is linked with
-#   CORE      the folder of mqqb.c, SUPPORT that of check.h, TESTS that of the tests
-#   ALSO      modules of the core, besides mqqb, that its own are linked with
-# Everything that is written goes below BUILD.
+# Jobs of c_core and host/native: tests, measurements and checks of their C. The including Makefile sets
+#   MODULES   its own modules, PROGRAMS its test programs, FUZZED the sources of its fuzz target
+#   CORE      the folder of mqqb.c, SUPPORT the folder of check.h, TESTS the folder of the tests
+#   ALSO      further modules of the core to link with
+# All output goes below BUILD.
 
 SEED ?=
 RUNS ?= 200000
@@ -31,8 +30,8 @@ vpath %.c . $(CORE) $(TESTS) $(SUPPORT)
 help: ## this list
 	@awk -F ' *## ' '/^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# $(call programs,folder,compiler and flags): the test programs, with asserts that the tests can catch. The tests themselves take
-# longer to be optimised than that saves.
+# $(call programs,folder,compiler and flags): the test programs, with asserts that the tests can catch. The tests are not
+# optimised: it takes longer than it saves.
 define programs
 $(LINKED:%=$(BUILD)/$(1)/%.o): $(BUILD)/$(1)/%.o: %.c $(FILES)
 	@mkdir -p $$(@D)
@@ -69,7 +68,7 @@ m32: ## the tests as 32-bit programs, where the compiler can make them
 		for program in $(PROGRAMS:%=$(BUILD)/m32/%); do $$program $(SEED) || exit 1; done; \
 	else echo "m32: skipped, $(GCC) has no 32-bit library here"; fi
 
-# Asserts are compiled out: the other branch of one cannot be taken and come back. The programs add up what they reach.
+# Asserts are compiled out: a test cannot return from a failed one. The programs add up their coverage.
 $(LINKED:%=$(BUILD)/coverage/%.o): $(BUILD)/coverage/%.o: %.c $(FILES)
 	@mkdir -p $(@D)
 	@$(GCC) -O0 -g --coverage -DNDEBUG -std=c99 $(INCLUDE:-I%=-I$(CURDIR)/%) -c $(CURDIR)/$< -o $@
@@ -99,15 +98,15 @@ fuzz: ## libFuzzer on what reads foreign bytes (SEED= RUNS=; needs clang)
 
 fuzz mutants: SHELL := /bin/bash
 
-# Words that have no place in code for a small device.
+# Words forbidden in code for small devices.
 POISON := \b(malloc|calloc|realloc|free|alloca|float|double|printf|sprintf|rand|static_assert|goto|union)\b|\btime *\(|__attribute__|\#pragma
 
 TIDY := -*,clang-analyzer-*,bugprone-*,cert-*,portability-*,performance-*,misc-*,readability-braces-around-statements,readability-misleading-indentation,-bugprone-easily-swappable-parameters,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling,-misc-no-recursion
 
-# So many states of a function are looked at: nine times as many, as by default, take 30 s longer and find no more.
+# Limit of analysed states of a function: the default, nine times as high, takes 30 s longer and finds no more.
 NODES := -Xclang -analyzer-config -Xclang max-nodes=25000
 
-# One file that says that this one was checked, as it is now.
+# Stamp files of checked sources.
 $(MODULES:%=$(BUILD)/lint/%.warned): $(BUILD)/lint/%.warned: %.c $(FILES)
 	@mkdir -p $(@D)
 	@for flags in "" "-DNDEBUG" ; do \

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
             """The stream of the pending messages."""
 
     class Storage(Protocol):
-        """Keeps the messages of all queues, and numbers them. strangers: memory of unexplained OrderAcks, initially
-        {}."""
+        """Keeps the messages of all queues, and numbers them. strangers: unexplained OrderAcks, {} at first."""
 
         strangers: "dict[int, int]"
 
@@ -264,15 +263,14 @@ class Confirmation:
         """Q, S, O, J, X or GONE."""
         return self.record[STATE]
 
-    # ---- what happens -------------------------------------------------------------------------
+    # ---- events -----------------------------------------------------------------------------------
 
     def sent(self) -> int:
         """The message is about to be transmitted, or may have been. Returns the action."""
         return self._apply(_SENT, 0)
 
     def order_ack(self) -> int:
-        """An OrderAck covers the message; if the owner requires it, a SessionAck too (C-27, A-17). Returns the
-        action."""
+        """An OrderAck covers the message, and if required a SessionAck (C-27, A-17). Returns the action."""
         return self._apply(_ORDER_ACKED, 0)
 
     def final_ack(self, message_class: int) -> int:
@@ -320,7 +318,7 @@ class Confirmation:
             return 0
         return self._apply(_REACH, NACK_REACH_QUEUE_TIMEOUT)
 
-    # ---- what holds ---------------------------------------------------------------------------
+    # ---- queries ----------------------------------------------------------------------------------
 
     def may_send(self, now: int) -> bool:
         """May the message be sent or resent at `now` (C-18, C-22)? Not after T0 + TTRQ or T0 + TTBR."""
@@ -345,8 +343,7 @@ class Confirmation:
         return record[SENT_TIME] + ttbr + extension
 
     def next_deadline(self) -> "int | None":
-        """The time of the next `handle_deadline`; None if the message has ended, or is stored with TTBR unset
-        (C-24)."""
+        """When `handle_deadline` acts next; None: the message has ended, or is stored with TTBR unset (C-24)."""
         return self._next()[0]
 
     def conclusion(self) -> Conclusion:
@@ -427,7 +424,7 @@ class Confirmation:
         return action
 
 
-# ---- pending messages, on a queue manager and on a board alike ----------------------------------
+# ---- pending messages, on queue managers and boards ----------------------------------------------
 
 
 def too_late(confirmation: Confirmation, time: int, until: int) -> int:

@@ -48,7 +48,7 @@ INTERNAL_PACKETS = ("", "SessionAck", "EstablishConnection", "ConnectionParamete
 _ROOM = const(384)  # bytes, more than an OrderAck; grows while a longer packet arrives
 
 
-# ---- what a session tells its owner ---------------------------------------------------------------
+# ---- events of a session --------------------------------------------------------------------------
 
 
 class Opened:
@@ -102,7 +102,7 @@ class Closed:
         self.reason = reason
 
 
-# ---- what has come --------------------------------------------------------------------------------
+# ---- received bytes -------------------------------------------------------------------------------
 
 
 def read_internal(data: "Buffer", offset: int, limit: int, fields: "array[int]") -> int:
@@ -281,7 +281,7 @@ class Reader:
             self.user_flags = head[0] | head[1] << 8
 
 
-# ---- what was sent and received -------------------------------------------------------------------
+# ---- sent and received messages -------------------------------------------------------------------
 
 
 class Window:
@@ -371,7 +371,7 @@ class Window:
         return settled
 
 
-# ---- from the beginning to the end ----------------------------------------------------------------
+# ---- handshake and end ----------------------------------------------------------------------------
 
 
 class Settings:

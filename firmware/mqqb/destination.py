@@ -158,9 +158,9 @@ class IncomingStream:
         return core.accept(self.record, header.fields)
 
     def give_up(self, tx_sequence_id: int, number: int) -> None:
-        """Discard the FinalAck that rejects this message. OrderAcks stay below the number from now on, so that no
-        source takes the message for stored. The source resends from there (B-151), and gets an answer for each unknown
-        message (C-84).
+        """Record that the FinalAck that rejects this message is discarded. OrderAcks then stay below its number, so
+        that no source takes the message for stored. The source resends from there (B-151), and gets an answer for each
+        unknown message (C-84).
         """
         if tx_sequence_id == self.tx_sequence_id:
             self.limit = number - 1 if self.limit is None else min(self.limit, number - 1)

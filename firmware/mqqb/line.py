@@ -41,10 +41,10 @@ The receiver then sends MISSING, once in each round; the sender begins the next 
 sender without progress for ASK_MS sends ASK, then after twice the interval, up to KEEPALIVE_MS, until MISSING arrives.
 The answer is MISSING, or DATA without payload if no frame is missing.
 
-ENDS. A connection ends at once on DATA of another connection, on more bytes taken than sent, after TRIES resends of a
-frame, and after a silence of SILENCE_MS. CLOSE informs the other end. Each end sends at least every KEEPALIVE_MS, and
-a frame of an unknown connection is answered with CLOSE. Without a connection all other bytes are ignored: a line may
-carry a console before, and noise.
+ENDS. A connection ends at once on DATA of another connection or on more bytes taken than sent. It also ends after
+TRIES resends of a frame, and after a silence of SILENCE_MS. CLOSE informs the other end. Each end sends at least every
+KEEPALIVE_MS, and a frame of an unknown connection is answered with CLOSE. Without a connection all other bytes are
+ignored: a line may carry a console before, and noise.
 
 VERSION. An OPEN or ACCEPT of another version is refused: `read` gives ENDED, and `reason` names both versions.
 """

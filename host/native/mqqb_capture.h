@@ -17,15 +17,15 @@ extern "C" {
  * columns below up to MQQB_CAPTURE_DIRECTION, and the values given here; all else is 0. */
 enum {
     MQQB_KIND_HOLE =
-        7, /* MQQB_SCAN_TOTAL_SIZE bytes from MQQB_SCAN_OFFSET on were not captured (at most 2^32 - 1 is said); with
-                              * them is lost the packet in which they begin, and all up to the next credible BaseHeader */
+        7, /* MQQB_SCAN_TOTAL_SIZE bytes from MQQB_SCAN_OFFSET on were not captured (at most 2^32 - 1 is shown).
+                              * The packet around their beginning is lost, and all bytes up to the next credible BaseHeader */
     MQQB_KIND_BEGIN = 8, /* the SYN of a connection: one row for a connection, of the direction of the SYN seen first */
     MQQB_KIND_OLDER = 9, /* the direction began without a SYN of either end: it may be older */
     MQQB_KIND_END =
         10, /* MQQB_SCAN_STATUS: one of the next; MQQB_SCAN_TOTAL_SIZE: bytes of an incomplete last packet */
     MQQB_KIND_FOREIGN =
-        11 /* the first bytes behind the SYN are no packet, and the other direction has said none: another protocol. As
-             * MQQB_KIND_MALFORMED, but for TLS, which may carry ours */
+        11 /* another protocol: the first bytes behind the SYN are no packet, and the other direction has sent none. As
+             * MQQB_KIND_MALFORMED, except for TLS, which may carry ours */
 };
 
 /* MQQB_SCAN_STATUS of MQQB_KIND_END. */
@@ -191,8 +191,8 @@ typedef struct {
     const mqqb_capture_routed *order;  /* caller: or NULL. Read these `size` frames, whose moments never go back */
 
     uint64_t cursor, frames,
-        unread; /* in the file; frames of all files; of these, those that cannot be read (their link type, a tunnel, a
-                 * fragment of IP), or of which too little was captured to tell whether they are of the protocol */
+        unread; /* in the file; frames of all files; the unreadable ones: of an unknown link type, in a tunnel, fragments of
+                 * IP, or too short to identify the protocol */
     uint32_t frame, connections_used, segments_used, segments_free, segments_spare;
     uint32_t started, format, swapped, interfaces_used; /* from the file's header */
     uint32_t active, drain_first, finished;
@@ -225,8 +225,8 @@ enum {
     MQQB_CAPTURE_BAD_END = -2,   /* the file ends inside the header, record or block at cursor */
     MQQB_CAPTURE_BAD_SIZE = -3,  /* a record or block has an impossible size */
     MQQB_CAPTURE_BAD_BLOCK =
-        -4 /* a block is too short for what it is, has no byte order mark, is of an unknown interface, or obsolete, or has times
-              * in units that are not supported */
+        -4 /* a block is too short or obsolete, lacks a byte order mark, or has an unknown interface or unsupported units of
+              * time */
 };
 
 /* Call it before the first mqqb_capture_read. */
