@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* mqqb_line.h: frames on a serial line: content with its CRC-32, COBS-encoded, and a final zero byte.
- * firmware/mqqb/line.py defines the content and the protocol; it also works without this file, some ten times
- * slower.
+/* mqqb_line.h: frames on a serial line: content and its CRC-32, COBS-encoded, then a zero byte. The protocol, in
+ * firmware/mqqb/line.py, also works without this file, some ten times slower.
  *
- * No allocation, no globals except a constant table, no clock. Copy mqqb_line.h and mqqb_line.c; mqqb.c is not
- * needed. */
+ * No allocation, no globals except a constant table, no clock. Copy mqqb_line.h and mqqb_line.c, without mqqb.c. */
 #ifndef MQQB_LINE_H
 #define MQQB_LINE_H
 

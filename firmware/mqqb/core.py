@@ -155,8 +155,7 @@ class Malformed(Exception):
 
 
 def malformed(problem: int, place: "int | str") -> Malformed:
-    """The error for a status of the core or of problems.py. Only hosts have the texts of problems.py; boards show
-    numbers.
+    """The error for a status of the core, or of problems.py, whose texts only hosts have; boards show numbers.
 
     place: of problems.PLACES, or its name; some problems need it.
     """

@@ -28,9 +28,8 @@ typedef struct {
 } mqqb_run_packet;
 
 /* Make a template of packet[0..size): one UserMessage that a whole parser has accepted. 1: *t is filled, and points
- * into packet. 0: *t is untouched. Unsuitable messages: not transactional, asking for an arrival acknowledgement,
- * traced or signed; with SecurityHeader, SessionHeader, header behind the body, surplus allocation or unexplained
- * bytes. */
+ * into packet. 0: *t is untouched. Unsuitable: not transactional, asking for an arrival acknowledgement, traced or
+ * signed; with SecurityHeader, SessionHeader, header behind the body, surplus or unexplained bytes. */
 int mqqb_run_learn(mqqb_run_template *t, const uint8_t *packet, size_t size);
 
 /* Find the complete packets from in[0] on that match the template, at most capacity. Returns their number;

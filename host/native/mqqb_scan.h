@@ -34,8 +34,8 @@ enum {
     MQQB_SCAN_BAD_LIST = -69   /* MultiQueueFormatHeader: wrong id, HeaderSize or ElementCount (wire.md 2.8, B-431) */
 };
 
-/* The columns. Offsets count from the data given to mqqb_scan. Absent fields are 0; so are all columns of a
- * malformed packet from MQQB_SCAN_TIME_TO_REACH_QUEUE on. */
+/* The columns. Offsets count from the data given to mqqb_scan. Absent fields are 0; so are the columns of a
+ * malformed packet behind MQQB_SCAN_TIME_TO_REACH_QUEUE. */
 enum {
     MQQB_SCAN_OFFSET = 0,
     MQQB_SCAN_TOTAL_SIZE, /* with the SessionHeader; 0 if the packet's end is unknown */
@@ -88,8 +88,7 @@ typedef struct {
  * *consumed: bytes of packets that have a row and a known end; call again with the rest.
  * *status: MQQB_OK: all is consumed. MQQB_NEED_MORE: the packet at *consumed is incomplete (more than 4 GiB also
  * take several calls). MQQB_SCAN_FULL. Negative: the packet at *consumed has no valid BaseHeader; its row is the
- * last, and the next packet's place is unknown. Any other malformed packet gets a row, and the scan continues
- * behind it.
+ * last, and the next packet's place is unknown. Other malformed packets get a row, and the scan continues.
  * Checked: the fixed parts, that each header, name and text stays within the packet, and that names, label and
  * texts end with their only NUL. Not checked: elements of a MultiQueueFormatHeader, contents of SecurityData, and
  * rules across headers (TR without DH). A whole parser may refuse such a message. */

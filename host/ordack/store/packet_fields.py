@@ -53,8 +53,7 @@ def body_in(packet: bytes) -> slice | None:
 
 
 def send_until(message: headers.UserMessage) -> int:
-    """Return the last second in which a message may travel: the shorter of TimeToReachQueue and TimeToBeReceived
-    (B-311, B-403)."""
+    """Return a message's last second to travel: the shorter of TimeToReachQueue and TimeToBeReceived (B-311, B-403)."""
     life = min(message.base.time_to_reach_queue, message.user.time_to_be_received)
     return NEVER if life == compose.FOREVER else message.user.sent_time + life
 
