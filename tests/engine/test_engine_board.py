@@ -257,3 +257,11 @@ def test_session_reports_no_event_after_close() -> None:
     event = subject.next_event(0)
     assert isinstance(event, Closed)
     assert subject.next_event(0) is None
+
+
+def test_reader_takes_bytes_appended_after_bytes_in_place() -> None:
+    reader = connection.Reader()
+    reader.room()[:3] = b"abc"
+    reader.took(3)
+    reader.add(b"def")
+    assert bytes(reader.data[reader.begin : reader.end]) == b"abcdef"
