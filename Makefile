@@ -10,7 +10,7 @@ CUTS ?= 50
 KILLS ?= 5
 STEPS ?= 1000000
 OVER_TLS = $(if $(BOARD),,unix)
-BROKE_BEFORE = $(if $(BOARD),,$(foreach link,eth uart,mps2-$(link)@140:erase-fixed $(addprefix mps2-$(link):,offline full)) mps2-eth:copy mps2-eth:restore)
+BROKE_BEFORE = $(if $(BOARD),,$(foreach link,eth uart,mps2-$(link):erase-fixed $(addprefix mps2-$(link):,offline full)) mps2-eth:copy mps2-eth:restore)
 
 # Containers set it; then every process of the tests compiles all that it imports, and pytest rewrites all of its tests
 unexport PYTHONDONTWRITEBYTECODE
