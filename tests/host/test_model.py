@@ -14,10 +14,10 @@ from mqqb import core, lives
 from mqqb.connection import MessageReceived
 from mqqb.destination import IncomingStream
 from mqqb.session import Session
-from mqqb.streams import OutgoingStream
+from mqqb.streams import Entry, OutgoingStream
 from ordack.broker import incoming
 from ordack.broker.incoming import IncomingState, OrderAcks
-from ordack.broker.links import FairSchedule
+from ordack.broker.links import FairSchedule, Pace
 from ordack.broker.manager import Manager
 from ordack.broker.streams import MessageRun, PredictingSession
 from ordack.config.settings import NEVER
@@ -61,6 +61,28 @@ def test_late_order_ack_for_own_sequence_puts_nothing_in_doubt() -> None:
 def test_message_is_not_resent_while_its_bytes_still_leave() -> None:
     """In this episode an older message of its stream waits for an OrderAck, and the line is slow."""
     model.Walk(1, 0).episode(2699)
+
+
+def test_steady_traffic_on_slow_line_does_not_postpone_resend() -> None:
+    """A message of 500 bytes each 50 ms gets no OrderAck; the line holds those of the last 100 ms."""
+    session = Session(True, bytes(16), 0)
+    pace, stream = Pace(session), OutgoingStream(OutgoingStream.new(1))
+    number = resent_at = 0
+    for now in range(0, 60_000, 50):
+        if stream not in pace.overdue:
+            number += 1
+            entry = Entry(number, number, tx_sequence_id=stream.tx_sequence_id, tx_sequence_number=number)
+            stream.append(entry)
+            if stream.next_to_send() is not entry:
+                resent_at = now
+                break
+            entry.awaiting_ack = True
+            stream.sent(entry, now)
+            pace.sends(500, stream, entry is stream.table[0])
+            pace.wrote(500)
+        pace.holds(0 if stream in pace.overdue else 1000)
+        pace.run_timer(stream, now)
+    assert 30_000 <= resent_at <= 31_000
 
 
 # ---- the model can fail: broken on purpose, a walk finds it ----------------------------------------
@@ -206,7 +228,7 @@ def _take_a_slow_line_for_silence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _send_again_what_is_leaving(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OutgoingStream, "postpone", lambda self, now: None)
+    patch.setattr(Pace, "run_timer", lambda self, stream, now: stream.handle_timeout(now))
 
 
 def _walk(says: str, seed: int, often: dict[str, int]) -> None:

@@ -12,7 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from mqqb import guids
 from mqqb.connection import OPEN
@@ -82,6 +82,7 @@ class Pace:
         self._ends: WeakKeyDictionary[OutgoingStream, int] = WeakKeyDictionary()  # written bytes, with their last one
         # Deadline, and bytes that must have left before it counts.
         self._timers: WeakKeyDictionary[OutgoingStream, tuple[int, int]] = WeakKeyDictionary()
+        self.overdue: WeakSet[OutgoingStream] = WeakSet()  # streams to resend once their bytes have left
         self._come = 0
         self._packet = -1  # offset of the unfinished packet in the received bytes
         self._half = 0  # bytes received
@@ -124,7 +125,10 @@ class Pace:
         self._seen = self._written
 
     def run_timer(self, stream: OutgoingStream, now: int) -> None:
-        """Run the timer of a stream on this connection; time counts once the written data has left."""
+        """Run the timer of a stream on this connection. Time counts once the bytes of its oldest message have left. A
+        resend waits until those of its last one have, and new messages wait for the resend: steady traffic would
+        postpone it for ever."""
+        self.overdue.discard(stream)
         due = stream.next_timeout()
         if due is None:
             self._timers.pop(stream, None)
@@ -132,11 +136,15 @@ class Pace:
         known, mark = self._timers.get(stream, (None, 0))
         if due != known:  # restarted since
             mark = self._written
-        if self._written - self._held < max(mark, self._ends.get(stream, 0)):  # a resend would repeat what still leaves
+        left = self._written - self._held
+        if left < mark:
             stream.postpone(now)
             due = stream.next_timeout()
             assert due is not None
         self._timers[stream] = due, mark
+        if now >= due and left < self._ends.get(stream, 0):  # a resend would repeat bytes that still leave
+            self.overdue.add(stream)
+            return
         stream.handle_timeout(now)  # a resend counts from the next call on
 
     def came(self, count: int, now: int) -> None:

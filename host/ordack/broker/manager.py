@@ -66,7 +66,7 @@ class Dispatcher:
     def dispatch(self, link: PeerLink, now: int, wall: int) -> None:
         """Send on an open link: first FinalAcks, then overdue OrderAcks, then messages."""
         with self._links.isolated(link):
-            queues = self._outgoing.served_by(link)
+            queues = [queue for queue in self._outgoing.served_by(link) if queue.stream not in link.pace.overdue]
             self._send_from(link, [queue for queue in queues if queue.holds_acks], now, wall)
             self._order_acks.send_overdue(link, now, wall)
             self._send_from(link, [queue for queue in queues if not queue.holds_acks and not queue.on_hold], now, wall)
