@@ -467,6 +467,13 @@ async def _does_not_read(port: int) -> Guest:
     return guest
 
 
+async def _stops_and_does_not_read(port: int) -> Guest:
+    guest = await _does_not_read(port)
+    await asyncio.to_thread(_UNREAD.wait, DEADLINE_S)
+    guest.writer.write(service.frame(service.STOP))
+    return guest
+
+
 async def _asks_before_it_has_read(port: int) -> Guest:
     guest = await _does_not_read(port)
     await asyncio.to_thread(_UNREAD.wait, DEADLINE_S)
@@ -489,6 +496,7 @@ _UNREAD = threading.Event()
         (_one_too_many, "2 applications are connected to `ordack serve` this way: no more are taken"),
         (_half_too_much, "bytes of a question that is not complete, and all have too many"),
         (_does_not_read, "it does not read its answer"),
+        (_stops_and_does_not_read, "it does not read its answer"),
         (_asks_before_it_has_read, "it asks before it has read its answer"),
     ],
 )
@@ -509,7 +517,7 @@ async def test_misbehaving_client_is_disconnected_with_a_reason(
             client.send_many([Letter("large", bytes(3 << 20))] * 3)
         _UNREAD.clear()
         guest = await harm(listener.place[1])
-        if harm in (_does_not_read, _asks_before_it_has_read):
+        if harm in (_does_not_read, _stops_and_does_not_read, _asks_before_it_has_read):
             await until(lambda: any(said in line for line in server.log))
             guest.writer.transport.abort()
         else:

@@ -277,7 +277,7 @@ class Connection(asyncio.Protocol):
         """Limit the time of one incomplete question and the bytes of all incomplete questions."""
         before, self.half = self.half, len(self._buffer)
         self._owner.half += self.half - before
-        if self._application is None:
+        if self._application is None or self._is_unread:  # their timers go on
             return
         if not self.half:
             self._within(0, "")
