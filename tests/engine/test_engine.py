@@ -14,7 +14,7 @@ import test_traces
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from mqqb import connection, core, hosts, streams
+from mqqb import build, connection, core, hosts, parse, streams
 from mqqb.connection import Closed, Window
 from mqqb.destination import IncomingStream
 from mqqb.session import Session
@@ -44,6 +44,25 @@ def test_session_ack_settles_nothing_moved_to_other_session() -> None:
     window.counts[core.SESSION_PEER_ACKED] = 8
     assert [entry.message_id for entry in window.acknowledge(heard) or []] == [0, 2, 4, 6]
     assert not window.in_flight
+
+
+@pytest.mark.rule("B-136")
+def test_resend_intervals_are_those_of_windows() -> None:
+    minutes = [0.5] * 3 + [5] * 3 + [30] * 3 + [360]
+    assert [interval / 60_000 for interval in streams.RESEND_INTERVALS] == minutes
+
+
+def test_new_entry_is_recoverable_unnumbered_and_unsent() -> None:
+    entry = streams.Entry("key", 1)
+    assert entry.recoverable
+    assert not entry.journal
+    assert (entry.tx_sequence_id, entry.sequence_number, entry.recoverable_sequence_number) == (0, 0, 0)
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    numbered = streams.OutgoingStream(streams.OutgoingStream.new(5)).number(
+        packet, parse.transaction_offset(packet), 1, 1
+    )
+    assert numbered is not None
+    assert not numbered.journal
 
 
 # ---- the model ------------------------------------------------------------------------------------

@@ -74,21 +74,43 @@ def test_session_ack_piggybacks_after_three_quarters_of_delay(delivery: str) -> 
         packet = build.user_message(ends.RECEIVER, now, ends.DESTINATION, b"back", delivery=delivery)
         if parse.transaction_offset(packet):
             streams.OutgoingStream(streams.OutgoingStream.new(1)).number(packet, parse.transaction_offset(packet), 1, 1)
+        as_built = bytes(packet)
         receiver.session.send(
             streams.Entry(1, now, recoverable, False, 1, int(delivery == "transactional")), packet, recoverable, now
         )
         raw = receiver.session.data_to_send()
+        assert raw[core.BASE_FLAGS_AT] == as_built[core.BASE_FLAGS_AT] | core.BASE_SH * rides
         message = parse.parse(raw)
         assert (message.session is not None) == rides
         assert len(raw) == message.base.fields[core.BASE_PACKET_SIZE] + 16 * rides
         events = sender.session.receive_data(raw, now)
         assert type(events[0]) is MessageReceived
-        assert len(events[0].raw) == message.base.fields[core.BASE_PACKET_SIZE]
-        assert parse.parse(events[0].raw).session is None, "what is stored can be read again"
+        assert events[0].raw == as_built, "it is stored as it was sent, without a SessionHeader"
         assert sender.session.closed is None
     assert sender.stream.table[0].received_session_ack
     receiver.session.handle_timeout(500)
     assert receiver.session.data_to_send() == b"", "what rode along needs no SessionAck"
+
+
+@rule("B-122", "B-279")
+def test_second_stored_message_does_not_restart_ack_send_timer():
+    sender, receiver = ends.open_pair()
+    for now in (0, 300):
+        sender.send(b"x")
+        sender.pump(now)
+        receiver.receive(sender.session.data_to_send(), now)
+    assert receiver.session.next_timeout() == 500
+
+
+@rule("B-147", "A-28")
+def test_session_that_sends_is_not_idle():
+    sender, _ = ends.open_pair(settings=connection.Settings(cleanup_timeout=1000))
+    sender.send(b"x")
+    sender.pump(500)
+    sender.session.handle_timeout(1000)
+    assert sender.session.closed is None
+    sender.session.handle_timeout(2000)
+    assert sender.session.closed.rule == "B-147"
 
 
 @rule("B-437", "B-443", "A-17")
