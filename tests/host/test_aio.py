@@ -12,6 +12,7 @@ from typing import Any
 
 import ordack
 import pytest
+from ordack.api import aio
 from ordack.api.aio import MOST
 from ordack.api.remote import Conversation
 from ordack.client import Client, Empty, Letter, Message, Reject, Transaction
@@ -269,6 +270,33 @@ async def test_cancelled_receive_loop_returns_its_message(store: Path) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert [message.body async for message in client.queue("plain").receive()] == [b"1", b"2"]
+
+
+async def test_receive_cancelled_twice_returns_its_message(
+    place: Path | str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second cancellation ends the wait for the receive, which takes a message after that."""
+    began, cancelled = threading.Event(), threading.Event()
+    take = aio._take
+
+    def slow(*arguments: Any) -> Any:
+        began.set()
+        assert cancelled.wait(DEADLINE_S)
+        return take(*arguments)
+
+    async with ordack.connect_async(place) as client:
+        await client.send("line1", b"1")
+        monkeypatch.setattr(aio, "_take", slow)
+        task = asyncio.create_task(client.queue("line1").receive().__aenter__())
+        await asyncio.to_thread(began.wait, DEADLINE_S)
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0)
+        cancelled.set()
+        monkeypatch.undo()
+        async with client.queue("line1").receive(DEADLINE_S) as message:
+            assert message.body == b"1"
+    assert not _bodies(store, "line1")
 
 
 async def test_receive_loop_ends_with_client_or_garbage_collection(store: Path) -> None:

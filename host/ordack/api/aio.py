@@ -174,6 +174,11 @@ class AsyncReceived(Message):
         """As Taken.end."""
         return self._taken.is_open and await self._worker.call(self._taken.end, error)
 
+    def put_back(self) -> None:
+        """Put the message back, unless it has ended. Call it in the worker's thread."""
+        if self._taken.is_open:
+            self._taken.let_go()()
+
     def drop(self) -> None:
         """Put the message back later, unless it has ended."""
         if self._taken.is_open:
@@ -228,7 +233,13 @@ class _Loop:
         try:
             return await self._held[0].end(error) if self._held else False
         finally:
+            worker.do_later(self._put_back)  # a task cancelled twice does not wait for its receive
             self._client.give_back(worker)
+
+    def _put_back(self) -> None:
+        """Put back a message that has not ended. Call it in the worker's thread."""
+        for message in self._held:
+            message.put_back()
 
     def __del__(self) -> None:
         if self._worker is not None:
