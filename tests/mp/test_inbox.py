@@ -11,16 +11,12 @@ import packet_build
 import power
 from engine_cases import run_calls
 from inbox_world import BOARD, Sender, taker, world_of
-from mqqb import core, guids, headers, names, parse
+from mqqb import core, headers, names, parse
 from ordack.node import OutboxError
 from virtual import Started
 
-STRIDE, LIVES = (32, 4) if sys.implementation.name == "micropython" else (8, 12)
-NUMBERED = "PRIVATE=" + guids.guid_text(BOARD)[1:-1] + "\\7"
-OTHER = "DIRECT=OS:board\\private$\\Commands"
 NOWHERE = "DIRECT=TCP:10.0.0.7\\private$\\nowhere"
 T0 = 1800000000
-DAY = 86400000  # ms
 
 
 def an_order_ack_comes_early():

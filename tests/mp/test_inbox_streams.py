@@ -15,7 +15,6 @@ STRIDE, LIVES = (32, 4) if sys.implementation.name == "micropython" else (8, 12)
 NUMBERED = "PRIVATE=" + guids.guid_text(BOARD)[1:-1] + "\\7"
 OTHER = "DIRECT=OS:board\\private$\\Commands"
 NOWHERE = "DIRECT=TCP:10.0.0.7\\private$\\nowhere"
-T0 = 1800000000
 DAY = 86400000  # ms
 
 

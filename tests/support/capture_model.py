@@ -5,15 +5,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-KINDS = (
-    "renumbered",
-    "ack_beyond_receipt",
-    "id_went_back",
-    "skipped",
-    "count_mismatch",
-    "resent_after_ack",
-    "delivered_twice",
-)
+from ordack.audit.result import KINDS as KINDS
+
 # What else a reader may rightly say of a stream with this violation.
 CONSEQUENCES = {
     "id_went_back": {"resent_after_ack"},

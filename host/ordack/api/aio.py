@@ -70,13 +70,7 @@ class _Worker:
         self, function: Callable[Parameters, Result], *values: Parameters.args, **named: Parameters.kwargs
     ) -> Result:
         """Call the function in the thread. A cancelled task waits for the end of the call: no call stays half done."""
-        future = asyncio.get_running_loop().run_in_executor(self._thread, lambda: function(*values, **named))
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await asyncio.wait([future])
-            future.exception()
-            raise
+        return await self._run(lambda: function(*values, **named), lambda: None)
 
     async def wait(self, take: Callable[[], Result]) -> Result:
         """Call `take`, which waits for messages, in the thread. If the task is cancelled, `take` ends early."""
@@ -86,11 +80,14 @@ class _Worker:
             self.client.access.may_interrupt(name)
             return take()
 
-        future = asyncio.get_running_loop().run_in_executor(self._thread, run)
+        return await self._run(run, lambda: self.client.access.interrupt(name))
+
+    async def _run(self, function: Callable[[], Result], cancelled: Callable[[], None]) -> Result:
+        future = asyncio.get_running_loop().run_in_executor(self._thread, function)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            self.client.access.interrupt(name)
+            cancelled()
             await asyncio.wait([future])
             future.exception()
             raise

@@ -468,7 +468,7 @@ class Conversation:
 
 
 class RemoteReader:
-    """Read-only access to the store of the `serve` at an address. Methods: as `reads.Here`."""
+    """Read-only access to the store of the `serve` at an address. Methods: as `reads.LocalReader`."""
 
     def __init__(self, address: Address, access: Conversation) -> None:
         self.turn = access.turn

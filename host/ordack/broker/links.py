@@ -78,8 +78,9 @@ class Pace:
         self._held = 0  # bytes still here, as last reported
         self._seen = 0  # bytes written at that report
         self._waiting = 0  # bytes of messages about to be written
-        self._about: set[OutgoingStream] = set()  # streams of these messages
-        self._ends: WeakKeyDictionary[OutgoingStream, int] = WeakKeyDictionary()  # written bytes, with their last one
+        self._unwritten: set[OutgoingStream] = set()  # streams of these messages
+        # Bytes written up to the last message of a stream.
+        self._ends: WeakKeyDictionary[OutgoingStream, int] = WeakKeyDictionary()
         # Deadline, and bytes that must have left before it counts.
         self._timers: WeakKeyDictionary[OutgoingStream, tuple[int, int]] = WeakKeyDictionary()
         self.overdue: WeakSet[OutgoingStream] = WeakSet()  # streams to resend once their bytes have left
@@ -105,7 +106,7 @@ class Pace:
         have left."""
         self._waiting += count
         if stream is not None:
-            self._about.add(stream)
+            self._unwritten.add(stream)
             if is_oldest:
                 self._timers.pop(stream, None)
 
@@ -113,9 +114,9 @@ class Pace:
         """Count bytes given to the transport: all that the session had."""
         self._written += count
         self._waiting = 0
-        if self._about:
-            self._ends.update(dict.fromkeys(self._about, self._written))
-            self._about.clear()
+        if self._unwritten:
+            self._ends.update(dict.fromkeys(self._unwritten, self._written))
+            self._unwritten.clear()
 
     def holds(self, count: int) -> None:
         """Report how many written bytes are still on this machine. Without a report: none."""
@@ -125,9 +126,9 @@ class Pace:
         self._seen = self._written
 
     def run_timer(self, stream: OutgoingStream, now: int) -> None:
-        """Run the timer of a stream on this connection. Time counts once the bytes of its oldest message have left. A
-        resend waits until those of its last one have, and new messages wait for the resend: steady traffic would
-        postpone it for ever."""
+        """Run the timer of a stream on this connection. The timer counts once the oldest message has left. After it
+        expires, the stream sends no new message until all its bytes have left; then it resends. Otherwise steady
+        traffic would postpone the resend for ever."""
         self.overdue.discard(stream)
         due = stream.next_timeout()
         if due is None:
