@@ -170,14 +170,17 @@ class IncomingStream:
     def schedule_order_ack(self, now: int, session: "Session | None" = None, early: int = EARLY_ORDER_ACK) -> None:
         """Start or delay the Order Ack Send Timer for a transactional message, accepted or not (B-113, B-269).
 
-        session: of the message, if the OrderAck may be sent before the timer: at once after half of the window, or
-        after a quiet of `early` ms or one round trip, whichever is longer (early: 0 for never). Senders accept an
-        OrderAck at any time (B-230 to B-237).
+        session: of the message, if the OrderAck may be sent before the timer (early: 0 for never). It is due at once
+        if no other packet has begun to arrive, or after half of the window; else after a quiet of `early` ms. On a slow
+        line each OrderAck takes long, so it waits for a quiet of one round trip instead. Senders accept an OrderAck at
+        any time (B-230 to B-237).
         """
         self._come += 1
         timeout = self._order_ack_timeout
         if session is not None and early:
-            if self._come >= session.window.half:
+            come = session.reader
+            is_quiet = come.begin == come.end and not session.round_trip
+            if is_quiet or self._come >= session.window.half:
                 timeout = 0
             timeout = min(timeout, max(early, session.round_trip))
         if not timeout or self._due is None or now - self.last_order_ack_send_time < self._maximum_order_ack_delay:

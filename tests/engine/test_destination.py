@@ -346,7 +346,8 @@ def test_old_sequence_message_expires_at_ack_limit_zero(limit: int, previous: in
 
 @pytest.mark.rule("B-113", "B-153")
 def test_half_of_the_window_is_counted_from_the_last_order_ack() -> None:
-    session: Any = SimpleNamespace(window=SimpleNamespace(half=3), round_trip=0)
+    reader = SimpleNamespace(begin=0, end=1)
+    session: Any = SimpleNamespace(window=SimpleNamespace(half=3), round_trip=0, reader=reader)
     stream = IncomingStream()
     for begun in (0, 1000):
         for now in (begun, begun + 1):
@@ -355,3 +356,18 @@ def test_half_of_the_window_is_counted_from_the_last_order_ack() -> None:
         stream.schedule_order_ack(begun + 2, session)
         assert stream.next_timeout() == begun + 2
         stream.order_ack_sent(begun + 2)
+
+
+@pytest.mark.rule("B-113", "B-153")
+@pytest.mark.parametrize(
+    ("unread", "round_trip", "early", "expected"),
+    [(0, 0, 20, 0), (1, 0, 20, 20), (0, 63, 20, 63), (1, 63, 99, 99), (0, 0, 0, 500)],
+)
+def test_order_ack_leaves_at_once_if_no_packet_is_unfinished(
+    unread: int, round_trip: int, early: int, expected: int
+) -> None:
+    reader = SimpleNamespace(begin=7, end=7 + unread)
+    session: Any = SimpleNamespace(window=SimpleNamespace(half=3), round_trip=round_trip, reader=reader)
+    stream = IncomingStream()
+    stream.schedule_order_ack(1000, session, early)
+    assert stream.next_timeout() == 1000 + expected

@@ -143,7 +143,8 @@ def test_order_ack_without_session_is_sent_on_next_session(host: Host) -> None:
 
 
 @pytest.mark.rule("B-260", "B-011", "A-30")
-def test_order_ack_uses_only_session_that_sent_final_acks(host: Host) -> None:
+def test_order_ack_uses_only_session_that_sent_final_acks(exact: Host) -> None:
+    host = exact
     peer, other = peer_of(1, "nowhere"), peer_of(1, "nowhere")  # two sessions of one queue manager
     world = world_of([host], [peer])
     for _ in range(2):
@@ -247,7 +248,7 @@ def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
 
 @pytest.mark.rule("B-426")
 def test_peer_restored_from_old_copy_is_logged_once(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(refusals_told=5))
+    host = Host(tmp_path, Config(refusals_told=5, early_order_ack=0))
     new, old = Peer(b"\1" * 16, direct("line1"), time_stamp=200), Peer(b"\1" * 16, direct("line1"), time_stamp=100)
     world = world_of([host], [new, old])
     new.send(b"new")
@@ -314,7 +315,6 @@ def test_rejecting_stream_is_problem_until_incoming_reset(tmp_path: Path) -> Non
 
 @pytest.mark.rule("B-443", "A-17")
 def test_session_ack_precedes_order_ack_on_other_session(host: Host) -> None:
-    host.manager.config.early_order_ack = 20
     peer, other = peer_of(1, "nowhere"), peer_of(1, "nowhere")  # two sessions of one queue manager
     world = world_of([host], [peer])
     exchange(world)

@@ -163,8 +163,8 @@ class Inboxes:
     """All inboxes of a node, in its log; messages of the last start are restored.
 
     quota: (bytes, messages) that may wait for the application; a message beyond it is refused with NACK_Q_EXCEED_QUOTA.
-    sources_max: streams remembered (B-435). early_order_ack: ms of silence until an OrderAck leaves before B-045 and
-    B-047; 0: never. clock_skew: s that a sender's clock may be behind.
+    sources_max: streams remembered (B-435). early_order_ack: ms that an OrderAck waits while a packet is incomplete;
+    0: as B-045. clock_skew: s that a sender's clock may be behind.
     """
 
     def __init__(self, commits: "Commits", quota: "tuple[int, int]", sources_max: int = 32) -> None:

@@ -6,8 +6,10 @@ Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 from __future__ import annotations
 
 import hashlib
+import struct
 from array import array
 from collections.abc import Iterable, Iterator, Set
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mqqb import acks, connection, core, guids, headers, names, parse
@@ -283,8 +285,9 @@ class IncomingStreams:
 
     def owe(self, state: IncomingState) -> None:
         """Schedule the stream's OrderAck."""
-        self.settle(state)
-        self._owed[state] = None
+        if state not in self._owed:
+            self.settle(state)
+            self._owed[state] = None
         due = state.stream.next_timeout()
         if due is not None and (self.order_acks_due is None or due < self.order_acks_due):
             self.order_acks_due = due
@@ -306,14 +309,13 @@ class IncomingStreams:
         """Return the streams whose OrderAck is due."""
         if self.order_acks_due is None or now < self.order_acks_due:
             return []
-        self.order_acks_due = None
         found = []
-        for state in list(self._owed):
+        later = []
+        for state in self._owed:
             due = state.stream.next_timeout()
-            if due is not None and due <= now:
-                found.append(state)
-            else:
-                self.owe(state)
+            if due is not None:
+                (found.append(state) if due <= now else later.append(due))
+        self.order_acks_due = min(later, default=None)
         return found
 
     @property
@@ -355,6 +357,15 @@ def indispensable(store: Store, outgoing: int) -> list[int]:
 
 
 MESSAGE_ID_BLOCK = 256  # reserved at once, so that an OrderAck rarely needs a commit
+SENT = struct.Struct("<II")  # SentTime and MessageID
+ACKNOWLEDGED = struct.Struct("<4I")  # the body of an OrderAck: sequence as ordinal and time, number, previous number
+
+
+@lru_cache(maxsize=4096)  # as many peers; one template has less than 400 bytes
+def _template(guid: bytes, source: bytes, address: str) -> bytes:
+    """Return an OrderAck for a source, by its GUID or its IP address, without what differs from one to the next."""
+    destination, host = acks.to_source(source, address)
+    return bytes(acks.order_ack(destination, guid, 0, 0, 0, 0, 1, host))
 
 
 class OrderAcks:
@@ -432,17 +443,16 @@ class OrderAcks:
 
     def _send_on(self, link: PeerLink, state: IncomingState, now: int, wall: int) -> None:
         direct = link.session.direct_format_session and state.source == link.peer
-        destination, host = acks.to_source(state.source, link.address if direct else "")
-        record = state.stream.record
-        packet = acks.order_ack(
-            destination,
-            self._store.guid,
-            self._message_id(),
-            wall,
+        packet = bytearray(_template(self._store.guid, *((b"", link.address) if direct else (state.source, ""))))
+        SENT.pack_into(packet, core.USER_SENT_TIME_AT, wall, self._message_id())
+        record, number = state.stream.record, state.stream.order_ack_number
+        ACKNOWLEDGED.pack_into(
+            packet,
+            len(packet) - core.ORDER_ACK_SIZE,
             record[core.INCOMING_ORDINAL],
             record[core.INCOMING_TIME_STAMP],
-            state.stream.order_ack_number,
-            host,
+            number,
+            number - 1,
         )
         came_on = state.link
         if came_on and came_on is not link and came_on.session.due[connection.ACK_SEND] is not None:

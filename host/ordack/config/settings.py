@@ -82,7 +82,12 @@ NUMBERS = {
         "session.close_on_mismatch", "close a session whose peer counts other messages than arrived (A-13)", 1
     ),
     "EarlyOrderAck": _number(
-        "early_order_ack", EARLY_ORDER_ACK, 0, NEVER, "ms", "quiet after which an OrderAck goes out early; 0: never"
+        "early_order_ack",
+        EARLY_ORDER_ACK,
+        0,
+        NEVER,
+        "ms",
+        "wait of an OrderAck while a packet is incomplete; 0: as B-045",
     ),
     "EnablePingService": _flag("answer_pings", "answer pings (B-202)"),
     "EnableReportMessages": _flag("report_messages", "make the report messages that traced messages ask for (B-294)"),
