@@ -107,10 +107,19 @@ conformance: setup-test ## the rules of the specification with the tests that sh
 ##@ Measure and build
 
 bench: setup-bench ## speed against a peer measured in the same run, as JSON lines (SIZE= packets of the pipeline's captures)
-	@$(PYTHON_VENV) -m tests.bench.bench
-	@$(PYTHON_VENV) -m tests.bench.bench_service
+	@$(PYTHON_VENV) -m tests.bench.bench_codec
+	@$(PYTHON_VENV) -m tests.bench.bench_service all-in
+	@$(PYTHON_VENV) -m tests.bench.bench_service alone
+	@$(PYTHON_VENV) -m tests.bench.bench_service boards --boards 1000
+	@$(PYTHON_VENV) -m tests.bench.bench_service boards --boards 5000 --highest
+	@$(PYTHON_VENV) -m tests.bench.bench_service boards --boards 10000
+	@$(PYTHON_VENV) -m tests.bench.bench_service storm
 	@$(PYTHON_VENV) -m tests.bench.bench_loss
 	@$(PYTHON_VENV) -m tests.bench.bench_pipeline $(if $(SIZE),--size $(SIZE))
+
+build/bench/boards: tests/bench/boards.c c_core/mqqb.c c_core/mqqb.h
+	@mkdir -p $(@D)
+	@$(CC) -O2 -DNDEBUG -std=gnu99 -Wall -Wextra -Wpedantic -Wconversion -Werror -Ic_core $(filter %.c,$^) -o $@
 
 deb: $(if $(TRY),setup-test,setup) ## the queue manager as a Debian package, build/deb/ordack_VERSION_ARCHITECTURE.deb; host/docs/operating.md; TRY=1: also install, upgrade and remove it in a Debian of its own
 	@PYTHON=$(PYTHON_VENV) host/debian/build.sh build/deb

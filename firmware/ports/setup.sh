@@ -154,16 +154,17 @@ python_part() {
 
 # ---- Debian's sources
 
-# apt_sources: sets `apt` to a command with lists of its own: the machine's apt is left as it is, and its mirror is used.
+# apt_sources [deb]: sets `apt` to a command with lists of its own, for Debian's sources or its packages. The machine's apt is
+# left as it is, and its mirror is used.
 apt_sources() {
-    local folder=$root/build/micropython/apt mirror
+    local kind=${1:-deb-src} folder=$root/build/micropython/apt mirror
     mirror=$(apt-get indextargets --format '$(REPO_URI) $(LABEL) $(COMPONENT)' 'Created-By: Packages' | awk '$2 == "Debian" && $3 == "main" {print $1; exit}')
     if [ -z "$mirror" ]; then
         echo "apt knows no Debian mirror (run apt-get update; MICROPYTHON_DIR= names a MicroPython checkout to use instead of its source)"
         return 1
     fi
     mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial"
-    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" >"$folder/sources.list"
+    echo "$kind [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" >"$folder/sources.list"
     apt=(apt-get -o "Dir::Etc::SourceList=$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$folder/lists"
         -o "Dir::Cache=$folder/cache" -o APT::Sandbox::User=root)
     "${apt[@]}" update
@@ -303,6 +304,17 @@ build_natmods() {
     done
 }
 
+# nats-server that can sync each write: newer than the one of Debian 12
+fetch_nats() {
+    local apt
+    apt_sources deb
+    rm -rf build/bench/nats
+    mkdir -p build/bench/nats
+    cd build/bench/nats
+    "${apt[@]}" download nats-server
+    dpkg -x nats-server_*.deb .
+}
+
 natmod_part() {
     local key
     key="$(cat build/stamps/micropython-source) $(digest firmware/ports/natmod firmware/ports/usermod/mqqb/modmqqb.c c_core) $(sha256sum <firmware/ports/natmod/Makefile)"
@@ -336,4 +348,5 @@ wait $micropython || status=1
 wait $python || status=1
 trap - INT TERM HUP
 if [ $status = 0 ] && [ "$job" != run ]; then natmod_part; fi # needs both
+if [ $status = 0 ] && [ "$job" = bench ]; then step nats-server "$root" fetch_nats; fi
 exit $status
