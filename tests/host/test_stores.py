@@ -13,7 +13,10 @@ from pathlib import Path
 import apsw
 import pytest
 from ordack.client import Client, Letter
-from ordack.store.backup import SEAL, SEAL_BYTES
+from ordack.store import Store, StoreBusy, StoreError
+from ordack.store.backup import SEAL, SEAL_BYTES, inspect_backup
+from ordack.store.database import ServeLock
+from ordack.store.look import ReadOnlyStore
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack
@@ -251,6 +254,37 @@ def test_incomplete_backup_is_not_restored(
     spoil(backup)
     assert ".partial" not in _refused(text, "init", "--from", backup, "--store", again)
     assert not again.exists()
+
+
+VERSION_1 = "PRAGMA user_version = 1;" + "".join(
+    f"ALTER TABLE {table} DROP COLUMN count;" for table in ("messages", "outgoing_messages", "outcomes")
+)
+
+
+def test_a_store_of_version_1_is_upgraded_when_no_other_program_has_it_open(store: Path) -> None:
+    earlier = apsw.Connection(str(store / FILE_NAME))
+    earlier.execute(VERSION_1)
+    with pytest.raises(StoreBusy, match="stop the other programs that use the store, and try again"):
+        Store(store, busy_timeout=0.1)
+    with pytest.raises(StoreError, match="a command that may write the store upgrades it"):
+        ReadOnlyStore(store)
+    earlier.close()
+    with contextlib.closing(ServeLock(store)) as lock:
+        lock.acquire()
+        with pytest.raises(StoreBusy, match="is running on"):
+            Store(store, busy_timeout=0.1)
+    assert _bodies(store) == [b"0", b"1", b"2"]
+    found = inspect_backup(store)
+    assert (found.version, found.messages, found.outgoing, found.problems) == (FORMAT_VERSION, 3, 2, ())
+
+
+def test_a_backup_of_version_1_is_restored_as_this_version(store: Path, tmp_path: Path) -> None:
+    backup, again = tmp_path / "b", tmp_path / "again"
+    as_json("backup", "--store", store, backup)
+    _sealed(backup, VERSION_1)
+    (restored,) = as_json("init", "--from", backup, "--store", again)
+    assert (restored["format_version"], restored["messages"]) == (FORMAT_VERSION, 3)
+    assert _bodies(again) == [b"0", b"1", b"2"]
 
 
 def test_the_file_of_a_store_is_no_backup(store: Path, tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ from ordack.store.disk import (
     megabytes,
     reserve,
 )
-from ordack.store.files import new_file, remove_dead, sync, writing
+from ordack.store.files import new_file, remove_dead, sync, upgrade, writing
 from ordack.store.look import ReadOnlyDatabase, open_to_look
-from ordack.store.schema import FILE_NAME, PRIVATE
+from ordack.store.schema import FILE_NAME, PRIVATE, UPGRADES
 
 PIECE_PAGES = 256  # per step; signals are handled between steps
 PROBLEMS_MAX = 20
@@ -233,6 +233,7 @@ def restore(backup: Path, folder: Path, progress: Progress) -> Contents:
                 raise StoreError(
                     f"{backup} is damaged, and nothing was restored: it is not as `ordack backup` wrote it"
                 )
+            _upgrade(partial, backup)
             contents = _checked(partial, f"nothing was restored from {backup}", backup)
         if is_made:
             with writing(folder):
@@ -243,6 +244,20 @@ def restore(backup: Path, folder: Path, progress: Progress) -> Contents:
                 folder.rmdir()
         raise
     return contents
+
+
+def _upgrade(partial: Path, backup: Path) -> None:
+    """Upgrade the copy of a backup of an earlier format version."""
+    try:
+        connection = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            if connection.pragma("user_version") in UPGRADES:
+                connection.pragma("synchronous", "off")  # `new_file` syncs the whole file at the end
+                upgrade(connection, "off")
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise explained(error, backup) from None
 
 
 def _seal(backup: Path) -> tuple[int, bytes]:

@@ -29,7 +29,8 @@ from ordack.store.disk import (
     patience,
     process,
 )
-from ordack.store.schema import APPLICATION_ID, FILE_NAME, FORMAT_VERSION
+from ordack.store.files import upgrade
+from ordack.store.schema import APPLICATION_ID, FILE_NAME, FORMAT_VERSION, UPGRADES
 
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002
@@ -176,26 +177,49 @@ class Database:
             self.connection.pragma("synchronous", "full")
             self.connection.pragma("temp_store", "memory")  # another file system may be full
             self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else other arguments cause recompilation
-            self._check_format()
+            version = self._check_format()
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
             self._log = WriteAheadLog(self.connection, self.path, busy, self.work, self._failed)
         with contextlib.suppress(StoreServed), self.transaction(), self.errors():  # queue managers do it themselves
             self._log.write_again()  # a dead process may have seen a sync fail
+        if version != FORMAT_VERSION:
+            self._upgrade(busy_timeout)
         self.guid: bytes = self.one("SELECT value FROM settings WHERE name = 'guid'")
 
     def _connect(self, flags: int) -> apsw.Connection:
         return apsw.Connection(str(self.path), flags=flags, statementcachesize=STATEMENTS)
 
-    def _check_format(self) -> None:
-        """Raise StoreError if the file is not a store, or has another format version."""
+    def _check_format(self) -> int:
+        """The format version. Raises StoreError if the file is not a store, or has a version that cannot be read."""
         if self.one("PRAGMA application_id") != APPLICATION_ID:
             raise StoreError(f"{self.path} is a database of another program")
-        version = self.one("PRAGMA user_version")
-        if version != FORMAT_VERSION:  # upgrades from earlier versions belong here
-            raise StoreError(
-                f"{self.path} has format version {version}; this ordack reads version {FORMAT_VERSION}"
-                + (": use a newer one" if version > FORMAT_VERSION else "")
-            )
+        version: int = self.one("PRAGMA user_version")
+        if version == FORMAT_VERSION or (version in UPGRADES and not self.is_read_only):
+            return version
+        advice = ""
+        if version > FORMAT_VERSION:
+            advice = ": use a newer one"
+        elif version in UPGRADES:
+            advice = ": a command that may write the store upgrades it"
+        raise StoreError(
+            f"{self.path} has format version {version}; this ordack reads version {FORMAT_VERSION}{advice}"
+        )
+
+    def _upgrade(self, busy_timeout: float) -> None:
+        """Upgrade the store while no other process has it open."""
+        lock = ServeLock(self.folder)  # of two processes that upgrade at once, one fails at once
+        lock.acquire()
+        try:
+            with self.errors():
+                upgrade(self.connection, "delete")
+                self._use_write_ahead_log(time.monotonic() + busy_timeout)
+        except StoreBusy:
+            raise StoreBusy(
+                f"{self.path} has an earlier format version, and its upgrade needs it alone: stop the other programs "
+                "that use the store, and try again"
+            ) from None
+        finally:
+            lock.close()
 
     def _use_write_ahead_log(self, deadline: float) -> None:
         while True:

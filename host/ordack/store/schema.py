@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 APPLICATION_ID = 0x4C494F52  # in the file's header; distinguishes stores from other programs' databases
 FILE_NAME = "ordack.sqlite"
 
@@ -40,7 +40,8 @@ CREATE TABLE messages (
     in_doubt INTEGER NOT NULL DEFAULT 0,         -- of a dead letter: it may have been received all the same
     aborts INTEGER NOT NULL DEFAULT 0,           -- how often a receive of it by an application was begun
     packet BLOB NOT NULL,
-    correlation BLOB);                           -- CorrelationID of the packet; NULL: it is zero
+    correlation BLOB,                            -- CorrelationID of the packet; NULL: it is zero
+    count INTEGER NOT NULL DEFAULT 1);           -- packets in the row; lookup_id is the last one's
 CREATE INDEX messages_expiry ON messages (expires) WHERE expires IS NOT NULL;
 CREATE INDEX messages_purged ON messages (lookup_id) WHERE purged;
 CREATE INDEX messages_own ON messages (own) WHERE own IS NOT NULL;
@@ -79,7 +80,8 @@ CREATE TABLE outgoing_messages (
     dead_letter TEXT,                            -- the application's dead-letter queue
     held INTEGER NOT NULL DEFAULT 0,             -- not to be sent any more: it waits for its FinalAck or its deadline
     deleted INTEGER NOT NULL DEFAULT 0,          -- an operator wants it to end
-    packet BLOB NOT NULL);
+    packet BLOB NOT NULL,
+    count INTEGER NOT NULL DEFAULT 1);           -- packets in the row
 CREATE INDEX outgoing_messages_order ON outgoing_messages (outgoing, id);
 CREATE INDEX outgoing_messages_own ON outgoing_messages (message_id) WHERE own;
 CREATE INDEX outgoing_messages_due ON outgoing_messages (due) WHERE due IS NOT NULL;
@@ -88,7 +90,8 @@ CREATE TABLE outcomes (                          -- of transactional messages se
     message_id INTEGER PRIMARY KEY,
     confirmation BLOB NOT NULL,
     ended INTEGER NOT NULL,                      -- seconds since 1970
-    destination TEXT);                           -- of one that was not delivered: its format name
+    destination TEXT,                            -- of one that was not delivered: its format name
+    count INTEGER NOT NULL DEFAULT 1);           -- messages in the row
 CREATE TABLE history (
     source BLOB NOT NULL, message_id INTEGER NOT NULL, time INTEGER NOT NULL,
     PRIMARY KEY (source, message_id)) WITHOUT ROWID;
@@ -107,3 +110,6 @@ CREATE TABLE answers (                           -- the last commit of each appl
     answer BLOB NOT NULL,
     time INTEGER NOT NULL) WITHOUT ROWID;        -- seconds since 1970
 """
+
+_ADD_COUNT = "ALTER TABLE {} ADD COLUMN count INTEGER NOT NULL DEFAULT 1;"
+UPGRADES = {1: "".join(map(_ADD_COUNT.format, ("messages", "outgoing_messages", "outcomes")))}  # by the version before
