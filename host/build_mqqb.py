@@ -14,7 +14,14 @@ from cffi import FFI  # type: ignore[import-untyped]
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "c_core"
 NATIVE = ROOT / "host" / "native"
-MODULES = (CORE / "mqqb", NATIVE / "mqqb_scan", NATIVE / "mqqb_capture", NATIVE / "mqqb_audit", NATIVE / "mqqb_run")
+MODULES = (
+    CORE / "mqqb",
+    NATIVE / "mqqb_scan",
+    NATIVE / "mqqb_capture",
+    NATIVE / "mqqb_audit",
+    NATIVE / "mqqb_run",
+    NATIVE / "mqqb_fast",
+)
 
 # mqqb_pack asserts what it is given, which would end the process. A binding must refuse it: what was packed and does
 # not read back the same was out of range.
@@ -24,6 +31,7 @@ GLUE = """
 #include "mqqb.h"
 #include "mqqb_capture.h"
 #include "mqqb_audit.h"
+#include "mqqb_fast.h"
 #include "mqqb_run.h"
 
 static int mqqb_pack_checked(int part, const void *in, uint8_t *out)

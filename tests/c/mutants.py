@@ -23,6 +23,7 @@ PROGRAMS = {  # which test what, and what they are linked with
     "mqqb_capture.c": (("test_capture",), ("mqqb.c", "mqqb_line.c", "mqqb_scan.c", "mqqb_capture.c")),
     "mqqb_audit.c": (("test_audit", "test_audit_resends"), ("mqqb.c", "mqqb_audit.c")),
     "mqqb_run.c": (("test_run",), ("mqqb.c", "mqqb_run.c")),
+    "mqqb_fast.c": (("test_fast",), ("mqqb.c", "mqqb_run.c", "mqqb_fast.c")),
 }
 PARTS = {  # included there
     "mqqb_sections.c": "mqqb_scan.c",
