@@ -106,7 +106,7 @@ conformance: setup-test ## the rules of the specification with the tests that sh
 
 ##@ Measure and build
 
-bench: setup-bench ## speed against a peer measured in the same run, as JSON lines (SIZE= packets of the pipeline's captures)
+bench: setup-bench ## speed against peers measured in the same run, and kills under load, as JSON lines (SIZE= packets of the pipeline's captures; KILLS= SEED=)
 	@$(PYTHON_VENV) -m tests.bench.bench_codec
 	@$(PYTHON_VENV) -m tests.bench.bench_service all-in
 	@$(PYTHON_VENV) -m tests.bench.bench_service alone
@@ -114,6 +114,9 @@ bench: setup-bench ## speed against a peer measured in the same run, as JSON lin
 	@$(PYTHON_VENV) -m tests.bench.bench_service boards --boards 5000 --highest
 	@$(PYTHON_VENV) -m tests.bench.bench_service boards --boards 10000
 	@$(PYTHON_VENV) -m tests.bench.bench_service storm
+	@$(PYTHON_VENV) -m tests.bench.bench_service lone-board
+	@$(PYTHON_VENV) -m tests.bench.bench_service consumer
+	@$(PYTHON_VENV) -m tests.bench.kills $(if $(filter command line environment,$(origin KILLS)),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 	@$(PYTHON_VENV) -m tests.bench.bench_loss
 	@$(PYTHON_VENV) -m tests.bench.bench_pipeline $(if $(SIZE),--size $(SIZE))
 

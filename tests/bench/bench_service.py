@@ -2,6 +2,8 @@
 
     python -m tests.bench.bench_service all-in       programs through two queue managers, 64 messages a commit
     python -m tests.bench.bench_service alone        one message in flight through two queue managers
+    python -m tests.bench.bench_service lone-board   a board on MicroPython that waits until each message is stored
+    python -m tests.bench.bench_service consumer     a consumer that commits one message at a time
     python -m tests.bench.bench_service boards [--boards N] [--rate A_SECOND] [--seconds N] [--peers redis]
     python -m tests.bench.bench_service boards --boards N --highest      the highest rate with p99 below 1 s
     python -m tests.bench.bench_service storm [--boards N]               all of them reconnect within 1 s
@@ -13,129 +15,62 @@ or for a message that is alone. Nothing is asserted: machines differ.
 
 import argparse
 import contextlib
-import os
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from ordack.client import Client
 
-from tests.bench import fleet
-from tests.bench.peers import DEADLINE_S, PEERS, Mosquitto, Ordack, Redis, cpu_s, report
+from tests.bench import consumers, fleet
+from tests.bench.consumers import ALONE, bare
+from tests.bench.peers import DEADLINE_S, PEERS, Mosquitto, Ordack, Redis, program, report, throughput
 
 AT_ONCE = 64
 PEER_NAMES = [kind.kind for kind in PEERS if kind is not Ordack]
-ALONE = 300  # messages sent one at a time
 
+# Programs of tests.bench.peers.program
 SENDER = """
-import sys
 from ordack.client import Client, Letter
-store, destination, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-letter = Letter(destination, bytes(size))
-with Client(store) as client:
-    print(flush=True)
-    sys.stdin.readline()
+letter = Letter("DIRECT=OS:plant\\\\private$\\\\line1", bytes(size))
+with Client(where) as client:
+    begin()
     for first in range(0, count, 64):
         client.send_many([letter] * min(64, count - first))
-    print(flush=True)
-    sys.stdin.readline()
 """
 RECEIVER = """
-import sys
 from ordack.client import Client
-store, _, count, _ = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-with Client(store) as client:
+with Client(where) as client:
     queue = client.queue("line1")
-    print(flush=True)
-    sys.stdin.readline()
+    begin()
     while count:
         with queue.receive_batch(min(64, count), timeout=60) as messages:
             bodies = [message.body for message in messages]
         count -= len(messages)
-    print(flush=True)
-    sys.stdin.readline()
 """
 ADDER = """
-import sys
 import redis
-port, _, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-peer = redis.Redis(port=int(port))
+peer = redis.Redis(port=int(where))
 body = bytes(size)
-print(flush=True)
-sys.stdin.readline()
+begin()
 for first in range(0, count, 64):
     pipe = peer.pipeline(transaction=False)
     for _ in range(min(64, count - first)):
         pipe.xadd("line1", {"body": body})
     pipe.execute()
-print(flush=True)
-sys.stdin.readline()
 """
 READER = """
-import sys
 import redis
-port, _, count, _ = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-peer = redis.Redis(port=int(port))
+peer = redis.Redis(port=int(where))
 peer.xgroup_create("line1", "readers", id="0", mkstream=True)
-print(flush=True)
-sys.stdin.readline()
+begin()
 while count:
     for _, entries in peer.xreadgroup("readers", "one", {"line1": ">"}, count=64, block=60000):
         bodies = [entry[b"body"] for _, entry in entries]
         peer.xack("line1", "readers", *[key for key, _ in entries])
         count -= len(entries)
-print(flush=True)
-sys.stdin.readline()
 """
-
-
-@contextlib.contextmanager
-def program(text: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A Python program that runs; it writes a line when it is ready, and begins with a line that it reads."""
-    command = [sys.executable, "-c", text, *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            assert process.stdin
-            process.stdin.close()
-            try:
-                process.wait(DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def step(process: subprocess.Popen[str]) -> None:
-    """Wait for its line, or let it begin."""
-    assert process.stdout
-    process.stdout.readline()
-
-
-def go(process: subprocess.Popen[str]) -> None:
-    assert process.stdin
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def throughput(programs: list[subprocess.Popen[str]], servers: list[int], count: int) -> tuple[float, list[float]]:
-    """Messages a second from the first sent to the last received, and each process's microseconds of processor time."""
-    everybody = [*servers, *(process.pid for process in programs)]
-    for process in programs:
-        step(process)
-    before = [cpu_s(pid) for pid in everybody]
-    began = time.perf_counter()
-    for process in programs:
-        go(process)
-    for process in programs:
-        step(process)
-    took = time.perf_counter() - began
-    return count / took, [1e6 * (cpu_s(pid) - was) / count for pid, was in zip(everybody, before, strict=True)]
 
 
 class Service:
@@ -154,9 +89,8 @@ class Service:
         return sum(one.syncs() for one in self._both)
 
     def run(self, count: int, size: int) -> tuple[float, list[float]]:
-        arguments = "DIRECT=OS:plant\\private$\\line1", count, size
         servers = [process.pid for process in reversed(self.processes)]  # A, B
-        with program(SENDER, self.a, *arguments) as sender, program(RECEIVER, self.b, *arguments) as receiver:
+        with program(SENDER, self.a, count, size) as sender, program(RECEIVER, self.b, count, size) as receiver:
             return throughput([sender, receiver], servers, count)
 
     def alone(self, count: int, size: int) -> list[float]:
@@ -177,8 +111,7 @@ class Streams(Redis):
     """Redis with a program that adds and one that reads."""
 
     def run(self, count: int, size: int) -> tuple[float, list[float]]:
-        arguments = self.port, "line1", count, size
-        with program(ADDER, *arguments) as adder, program(READER, *arguments) as reader:
+        with program(ADDER, self.port, count, size) as adder, program(READER, self.port, count, size) as reader:
             return throughput([adder, reader], [self.process.pid], count)
 
 
@@ -213,30 +146,6 @@ class Broker(Mosquitto):
             client.disconnect()
             client.loop_stop()
         return took
-
-
-def bare(folder: Path, count: int, size: int) -> list[float]:
-    """Seconds for three syncs of so many bytes, each appended to a file, and one round trip over the loopback."""
-    took = []
-    with (folder / "bare").open("wb", buffering=0) as file, socket.create_server(("127.0.0.1", 0)) as server:
-        near = socket.create_connection(server.getsockname())
-        far, _ = server.accept()
-        echo = threading.Thread(target=lambda: [far.sendall(far.recv(1 << 16)) for _ in range(count)])
-        echo.start()
-        for _ in range(count):
-            began = time.perf_counter()
-            for _ in range(3):
-                file.write(bytes(size))
-                os.fdatasync(file.fileno())
-            near.sendall(bytes(size))
-            left = size
-            while left > 0:
-                left -= len(near.recv(1 << 16))
-            took.append(time.perf_counter() - began)
-        echo.join()
-        near.close()
-        far.close()
-    return took
 
 
 def all_in(rounds: int, count: int, size: int) -> None:
@@ -288,7 +197,7 @@ def one_at_a_time(rounds: int, size: int) -> None:
             before = system.syncs()
             found += system.alone(ALONE, size)
             syncs.append((system.syncs() - before) / ALONE)
-            floor += bare(Path(name), ALONE, size)
+            floor += bare(Path(name), ALONE, size, 3)
         with fleet.running(Broker) as broker:
             peer += broker.alone(ALONE, size)
     ours, least, theirs = (statistics.median(values) * 1e6 for values in (found, floor, peer))
@@ -317,7 +226,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64, help="bytes of a message of boards")
     parser.add_argument("--highest", action="store_true", help="raise the rate of boards until the p99 is 1 s")
     parser.add_argument("--peers", nargs="*", choices=PEER_NAMES, help="beside ordack; default: all")
-    parser.add_argument("bench", choices=["all-in", "alone", "boards", "storm"])
+    parser.add_argument("bench", choices=["all-in", "alone", "lone-board", "consumer", "boards", "storm"])
     options = parser.parse_args()
     boards = options.boards or (10_000 if options.bench == "storm" else 1_000)
     rate = options.rate or boards
@@ -328,6 +237,10 @@ def main() -> None:
             all_in(options.rounds or 3, options.count, size)
     elif options.bench == "alone":
         one_at_a_time(options.rounds or 3, 1024)
+    elif options.bench == "lone-board":
+        consumers.lone_board(options.rounds or 3)
+    elif options.bench == "consumer":
+        consumers.consume(kinds, options.rounds or 3, options.size)
     elif options.bench == "storm":
         fleet.storm(kinds, boards)
     elif options.highest:

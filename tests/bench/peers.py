@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 from ordack.client import Client
@@ -22,6 +23,17 @@ from tests.support.command import own_port, write_settings
 DEADLINE_S = 120
 SESSIONS = 12_000
 PATH = os.pathsep.join([str(ROOT / "build/bench/nats/usr/sbin"), os.environ["PATH"], "/usr/sbin"])
+
+PROLOGUE = """
+import sys
+where, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def begin():
+    print(flush=True)
+    sys.stdin.readline()
+"""
+EPILOGUE = """
+begin()
+"""
 
 
 def report(**values: object) -> None:
@@ -47,6 +59,50 @@ def cpu_s(pid: int) -> float:
 def resident_kib(pid: int) -> int:
     """Resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+@contextlib.contextmanager
+def program(text: str, where: object, count: int, size: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """A Python program that knows where, count and size. It writes a line in begin(), which returns when it may begin,
+    and a line at its end."""
+    command = [sys.executable, "-c", f"{PROLOGUE}{text}{EPILOGUE}", str(where), str(count), str(size)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            assert process.stdin
+            process.stdin.close()
+            try:
+                process.wait(DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def step(process: subprocess.Popen[str]) -> None:
+    """Wait for its line, or let it begin."""
+    assert process.stdout
+    process.stdout.readline()
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def throughput(programs: list[subprocess.Popen[str]], servers: list[int], count: int) -> tuple[float, list[float]]:
+    """Messages a second from the first sent to the last received, and each process's microseconds of processor time."""
+    everybody = [*servers, *(process.pid for process in programs)]
+    for process in programs:
+        step(process)
+    before = [cpu_s(pid) for pid in everybody]
+    began = time.perf_counter()
+    for process in programs:
+        go(process)
+    for process in programs:
+        step(process)
+    took = time.perf_counter() - began
+    return count / took, [1e6 * (cpu_s(pid) - was) / count for pid, was in zip(everybody, before, strict=True)]
 
 
 class Server:

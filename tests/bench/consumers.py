@@ -1,0 +1,174 @@
+"""Consumers that commit one message at a time, and a lone board that waits until each of its messages is stored."""
+
+import contextlib
+import os
+import socket
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from tests.bench.fleet import Kinds, Load, medians, running
+from tests.bench.peers import Ordack, program, report, throughput
+from tests.conformance import ROOT
+from tests.support.command import INTERPRETERS
+
+PRELOADED_S = 3.0
+RATE = 1000  # of the one board that fills a queue
+ALONE = 300  # messages, one at a time
+
+# Each is between a line that it prints and one that it reads, and ends with a line: tests.bench.peers.program.
+CONSUMERS = {
+    "ordack": """
+from ordack.client import Client
+with Client(where) as client:
+    queue = client.queue("line1")
+    begin()
+    for _ in range(count):
+        with queue.receive(timeout=60) as message:
+            message.body
+""",
+    "redis": """
+import redis
+peer, stream = redis.Redis(port=int(where)), "b000000"
+peer.xgroup_create(stream, "readers", id="0")
+begin()
+for _ in range(count):
+    [[_, [[key, entry]]]] = peer.xreadgroup("readers", "one", {stream: ">"}, count=1)
+    with peer.pipeline() as pipe:  # MULTI: one sync
+        pipe.xack(stream, "readers", key)
+        pipe.xdel(stream, key)
+        pipe.execute()
+""",
+    "nats": """
+import socket
+link = socket.create_connection(("127.0.0.1", int(where)))
+lines = link.makefile("rb")
+def ask(subject, body):
+    link.sendall(b"PUB %b in %d\\r\\n%b\\r\\n" % (subject, len(body), body))
+    while not (line := lines.readline()).startswith(b"MSG"):
+        pass
+    lines.read(int(line.split()[-1]) + 2)
+    return line.split()[3]
+link.sendall(b'CONNECT {"verbose":false}\\r\\nSUB in 1\\r\\n')
+ask(b"$JS.API.CONSUMER.DURABLE.CREATE.boards.c",
+    b'{"stream_name":"boards","config":{"durable_name":"c","ack_policy":"explicit"}}')
+begin()
+for _ in range(count):
+    ask(ask(b"$JS.API.CONSUMER.MSG.NEXT.boards.c", b"1"), b"+ACK")
+""",
+    "mqtt": """
+import threading
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+left = threading.Semaphore(0)
+client = mqtt.Client(CallbackAPIVersion.VERSION2, "keep", clean_session=False)
+client.on_message = lambda *_: left.release()
+begin()
+client.connect("127.0.0.1", int(where))
+client.loop_start()
+for _ in range(count):
+    left.acquire()
+""",
+}
+BOARD = """
+import asyncio, sys, time
+from ordack.node import Node
+async def main():
+    node = Node(sys.argv[1], connect=("127.0.0.1", int(sys.argv[2])))
+    node.start()
+    line1 = node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\line1")
+    for number in range(int(sys.argv[3]) + 20):
+        began = time.ticks_us()
+        reading = await line1.send(b"21.5")
+        sent = time.ticks_us()
+        assert await reading.stored()
+        if number >= 20:
+            print(time.ticks_diff(sent, began), time.ticks_diff(time.ticks_us(), sent))
+    await node.close()
+asyncio.run(main())
+"""
+
+
+def consume(kinds: Kinds, rounds: int, size: int) -> None:
+    """Rates of consumers that take and remove one message a commit."""
+    runs: dict[str, list[dict[str, float]]] = {kind.name: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind in kinds:
+            with running(kind) as server, contextlib.ExitStack() as stack:
+                load = Load(stack, server, 1, RATE, PRELOADED_S, size)
+                load.order()
+                load.line()
+                load.line()
+                count = load.figures()["made"][0]
+                where = server.folder if kind is Ordack else server.port
+                consumer = stack.enter_context(program(CONSUMERS[kind.kind], where, count))
+                rate, cost = throughput([consumer], [server.process.pid], count)
+                runs[kind.name].append({"rate": rate, "server_cpu_us": cost[0], "consumer_cpu_us": cost[1]})
+    found = {name: medians(figures, "rate", "server_cpu_us", "consumer_cpu_us") for name, figures in runs.items()}
+    ours = found[Ordack.name]["rate"]
+    report(
+        bench=f"consumer, one message of {size} bytes a commit",
+        unit="messages per second",
+        bar="ratio >= 1.2",
+        **found,
+        ratio={name: ours / figures["rate"] for name, figures in found.items() if name != Ordack.name},
+    )
+
+
+def bare(folder: Path, count: int, size: int, syncs: int) -> list[float]:
+    """Seconds for some syncs of so many bytes, each appended to a file, and one round trip over the loopback."""
+    took = []
+    with (folder / "bare").open("wb", buffering=0) as file, socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        echo = threading.Thread(target=lambda: [far.sendall(far.recv(1 << 16)) for _ in range(count)])
+        echo.start()
+        for _ in range(count):
+            began = time.perf_counter()
+            for _ in range(syncs):
+                file.write(bytes(size))
+                os.fdatasync(file.fileno())
+            near.sendall(bytes(size))
+            left = size
+            while left > 0:
+                left -= len(near.recv(1 << 16))
+            took.append(time.perf_counter() - began)
+        echo.join()
+        near.close()
+        far.close()
+    return took
+
+
+def lone_board(rounds: int) -> None:
+    """A board on MicroPython that sends a message when the one before is stored."""
+    sending: list[int] = []
+    storing: list[int] = []
+    least: list[float] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="ordack-board-") as name, running(Ordack) as server:
+            (Path(name) / "main.py").write_text(BOARD)
+            done = subprocess.run(
+                [INTERPRETERS["micropython"], f"{name}/main.py", f"{name}/outbox", str(server.port), str(ALONE)],
+                env={**os.environ, "MICROPYPATH": f".frozen:{ROOT}/firmware"},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            times = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+            sending += [sent for sent, _ in times]
+            storing += [stored for _, stored in times]
+            least += bare(Path(name), ALONE, 264, 2)
+    ours, floor = statistics.median(storing), statistics.median(least) * 1e6
+    report(
+        bench="a lone board on loopback, from send() until stored()",
+        unit="microseconds, median",
+        bar="ratio <= 1",
+        ordack_value=ours,
+        ordack_send=statistics.median(sending),
+        least="two syncs and a round trip",
+        least_value=floor,
+        ratio=ours / floor,
+    )
