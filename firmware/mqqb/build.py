@@ -1,8 +1,8 @@
 """Messages from an application's arguments, and changes of serialised messages. Only hosts have this file."""
 
-from struct import pack_into
+from struct import pack_into, unpack_from
 
-from mqqb import compose, core, names, parse
+from mqqb import compose, core, headers, names, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,9 +66,21 @@ def user_message(
     )  # fmt: skip
 
 
+def _properties_offset(packet: "Buffer") -> int:
+    """The offset of the MessagePropertiesHeader in a valid serialised message."""
+    flags = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
+    at = parse.names_end(packet, flags)
+    if flags & core.USER_TH:
+        at += core.TRANSACTION_HEADER_SIZE + (16 if packet[at] & core.TX_CG else 0)
+    if flags & core.USER_SH:
+        security = headers.SecurityHeader(headers.unpack(core.SECURITY_HEADER, packet, at, len(packet)))
+        at = parse.security_end(security, at + core.SECURITY_HEADER_SIZE)
+    return at
+
+
 def set_message_class(packet: bytearray, message_class: int) -> None:
     """Change the class of a valid serialised message, for dead-lettering (B-394)."""
-    pack_into("<H", packet, parse.properties_offset(packet) + core.PROPERTIES_MESSAGE_CLASS_IN_PART, message_class)
+    pack_into("<H", packet, _properties_offset(packet) + core.PROPERTIES_MESSAGE_CLASS_IN_PART, message_class)
 
 
 def set_hop_count(packet: bytearray, hop_count: int) -> None:

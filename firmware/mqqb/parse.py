@@ -171,7 +171,7 @@ def _to_order_queue(message: UserMessage) -> bool:
 
 def _parse_security(security: SecurityHeader, data: "Buffer", at: int, limit: int) -> int:
     """Skip SecurityData and return its end. Only hosts read its items."""
-    end = _security_end(security, at)
+    end = security_end(security, at)
     if end > limit:
         raise core.malformed(problems.SECURITY_TOO_LONG, 0)
     if rare is not None:
@@ -270,19 +270,7 @@ def transaction_offset(packet: "Buffer") -> int:
     return names_end(packet, flags)
 
 
-def properties_offset(packet: "Buffer") -> int:
-    """The offset of the MessagePropertiesHeader in a valid serialised message."""
-    flags = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
-    at = names_end(packet, flags)
-    if flags & core.USER_TH:
-        at += core.TRANSACTION_HEADER_SIZE + (16 if packet[at] & core.TX_CG else 0)
-    if flags & core.USER_SH:
-        security = SecurityHeader(unpack(core.SECURITY_HEADER, packet, at, len(packet)))
-        at = _security_end(security, at + core.SECURITY_HEADER_SIZE)
-    return at
-
-
-def _security_end(security: SecurityHeader, at: int) -> int:
+def security_end(security: SecurityHeader, at: int) -> int:
     """The end of the SecurityData at `at`."""
     for index in range(core.SECURITY_SENDER_ID_SIZE, core.SECURITY_PROVIDER_INFO_SIZE + 1):
         at += security.fields[index] + 3 & ~3

@@ -72,10 +72,10 @@ class Session(Handshake):
         initiator: bool,
         own_guid: bytes,
         now: int,
-        remote_guid: bytes = names.NULL_GUID,
+        remote_guid: bytes = b"",
         settings: "Settings | None" = None,
     ) -> None:
-        super().__init__(initiator, own_guid, now, remote_guid, settings)
+        Handshake.__init__(self, initiator, own_guid, now, remote_guid or names.NULL_GUID, settings)
         self.direct_format_session = False
         self.is_needed: "Callable[[], bool] | None" = None
         self.due[connection.CLEANUP] = now + self.settings.cleanup_timeout
@@ -83,7 +83,7 @@ class Session(Handshake):
         self._events: "list[object]" = []  # pending events of next_event
         self._order_ack_received: "MessageReceived | None" = None  # reused for OrderAcks
         self._ack = b""  # a SessionAck template; only its SessionHeader changes
-        self._is_direct = initiator and remote_guid == names.NULL_GUID
+        self._is_direct = initiator and self.remote_guid == names.NULL_GUID
         self.is_active = False
         self._received_ack = False
         self._has_noted = False

@@ -141,7 +141,7 @@ class OutgoingStream:
     _ordinal: int  # of _tx_sequence_id
 
     def __init__(
-        self, record: "array[int]", intervals: "tuple[int, ...]" = RESEND_INTERVALS, rolls: bool = True, now: int = 0
+        self, record: "array[int]", intervals: "tuple[int, ...]" = (), rolls: bool = True, now: int = 0
     ) -> None:
         self.record = record
         self.table: "list[Entry]" = []
@@ -150,7 +150,7 @@ class OutgoingStream:
         self.last_ack_count = 0
         self.resend_interval_index = 0
         self.rolls = rolls
-        self._intervals = intervals
+        self._intervals = intervals or RESEND_INTERVALS
         self._resend_time: "int | None" = None
         # For each priority, highest first: [priority, index before which no entry of it is to be sent].
         self._cursors: "list[list[int]]" = []

@@ -279,7 +279,7 @@ firmware_part() {
     local key frozen
     frozen=$(digest firmware/mqqb firmware/ordack/node firmware/ports/manifest.py firmware/ports/modules.py)
     step lwip-source "$(cat build/stamps/micropython-source)" fetch_lwip
-    key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/Makefile)"
+    key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/Makefile firmware/ports/rom_classes.py)"
     step firmware-mps2-an385 "$key $frozen $(digest firmware/ports/usermod c_core firmware/ports/mps2)" \
         build_mps2 mps2-an385 "$key" USER_C_MODULES="$root/firmware/ports/usermod"
     if for_tests; then # a board that has nothing of ours yet: ordack board deploy is tested on it

@@ -62,6 +62,18 @@ def test_flash_of_raw_flash(tmp_path: Path) -> None:
     keep("raw_flash", dict(frozen(tmp_path, sorted(modules.RAW_FLASH))))
 
 
+def in_flash(firmware: Path) -> int:
+    """Bytes of our modules in a firmware, without raw_flash.py."""
+    command = ["arm-none-eabi-size", "-A", firmware / "frozen_content.o"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    sections = re.findall(r"^\.(\S*(?:mqqb|ordack|rom_|__wrap)\S*) +(\d+)", text, re.MULTILINE)
+    return sum(int(size) for name, size in sections if "raw_flash" not in name)
+
+
+def test_flash_of_a_firmware() -> None:
+    keep("firmware", {"flash": in_flash(MPS2)})
+
+
 # ---- constants
 
 

@@ -34,7 +34,7 @@ print("kept", kept, "taken", taken, "damage", len(node.damage))
 import mps2
 mps2.power_off(0)
 """
-AWAKE_MAX = 16_000_000
+AWAKE_MAX = 9_500_000
 ERASES_MAX = 32
 STARTS = 8
 AWAKE_MAIN = """\
@@ -45,16 +45,17 @@ while not lan.isconnected():
     time.sleep_ms(10)
 start = time.ticks_us()
 from ordack.node import Node
-from ordack.node.wait import Waiter
-sleep = Waiter.sleep
+from ordack.node import wait
+Waiter = wait.Waiter
 
-def timed(waiter, links, wait):
-    global waited
-    begin = time.ticks_us()
-    sleep(waiter, links, wait)
-    waited += time.ticks_diff(time.ticks_us(), begin)
+class Timed(Waiter):
+    def sleep(self, links, most):
+        global waited
+        begin = time.ticks_us()
+        Waiter.sleep(self, links, most)
+        waited += time.ticks_diff(time.ticks_us(), begin)
 
-Waiter.sleep = timed
+wait.Waiter = Timed
 waited = 0
 imported = time.ticks_us()
 node = Node("outbox", connect=("10.0.2.2", {0}))

@@ -42,12 +42,13 @@ def unix_time() -> int:
 
 
 class Clock:
-    """Monotonic milliseconds without wrapping, if read at least once in six days; and the time of `unix`."""
+    """Monotonic milliseconds without wrapping, if read at least once in six days; and the time of `unix`,
+    else `unix_time`."""
 
-    def __init__(self, unix: "Callable[[], int]" = unix_time) -> None:
+    def __init__(self, unix: "Callable[[], int] | None" = None) -> None:
         self._last = ticks_ms()
         self._now = 0
-        self._unix = unix
+        self._unix = unix or unix_time
 
     def now(self) -> int:
         """ms since this object was made."""

@@ -16,7 +16,7 @@ import sys
 
 from mqqb import MICROPYTHON, confirm, const, core, names
 from ordack.node.backlog import Backlog, Commits, Deadlines
-from ordack.node.clock import Clock, unix_time
+from ordack.node.clock import Clock
 from ordack.node.outcomes import Notices, Outcomes
 from ordack.node.queue import DestinationQueue, OutboxMessage, Packets
 from ordack.node.storage import log, outbox
@@ -149,12 +149,12 @@ class Node:
         hold: "int | None" = None,
         segment_size: int = 65536,
         settings: "session.Settings | None" = None,
-        random: "Callable[[], float]" = _random.random,
+        random: "Callable[[], float] | None" = None,
         on_failed: "Callable[[OutboxMessage], Any] | None" = None,
         files: "log.Files | None" = None,
         quota: "int | None" = None,
         confirmation: "confirm.Settings | None" = None,
-        clock: "Callable[[], int]" = unix_time,
+        clock: "Callable[[], int] | None" = None,
         listen: "tuple[str, int] | None" = None,
         inbox_quota: "tuple[int, int] | None" = None,
         name: str = "",
@@ -185,7 +185,7 @@ class Node:
             name,
         )
         self.settings, self.clock = settings, Clock(clock)
-        self.peers = Peers(self, connect, listen, random)
+        self.peers = Peers(self, connect, listen, random or _random.random)
         self.links = self.peers.links
         queues = self._queues = []
         confirmation = confirmation or confirm.Settings(long_live_time=log.ENDLESS)

@@ -186,7 +186,7 @@ class Outbox:
         segment_size: int = 65536,
         capacity: int = 1048576,
         hold: int = 500,
-        handle: "type[log.Stored]" = log.Stored,
+        handle: "type[log.Stored] | None" = None,
         arrivals_max: int = 500,
         arrival: "type[Arrival] | None" = None,
         write_bytes: int = 8192,
@@ -196,6 +196,7 @@ class Outbox:
             segment_size = max(segment_size, capacity // max(files.files_max - 3, 1))
         segment_size = min(segment_size, capacity // 4)  # room is freed by whole files
         segment_size = max(segment_size - segment_size % files.unit, files.unit)
+        handle = handle or log.Stored
         opened = self.log = log.Log(files, segment_size, capacity, write_bytes, self)
         self.arrivals_max = arrivals_max
         self._sent = False  # a message may have been transmitted since the start

@@ -504,6 +504,10 @@ static mp_obj_t frames(size_t arguments_count, const mp_obj_t *arguments)
 }
 static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(frames_obj, 8, 8, frames);
 
+#ifdef ORDACK_ROM_CLASSES
+MP_REGISTER_ROOT_POINTER(void *rom_contexts[4 * 24]); /* of frozen modules: ports/rom_classes.py */
+#endif
+
 /* The functions, each with its name written out: the collector of names reads this file as text. */
 /* lock(file): lock it until the process ends, because closing any descriptor would end the lock. OSError if another
  * process holds it. A file that cannot be opened is in MicroPython's own file system, invisible to others. */
