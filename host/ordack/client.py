@@ -78,6 +78,10 @@ class Received(Message):
         """As Taken.end."""
         return self._taken.end(error)
 
+    def ended(self) -> Sequence[int]:
+        """As Taken.ended."""
+        return self._taken.ended()
+
 
 class Receiving:
     """The result of `Queue.receive`, for a `with` or a `for`. timeout: seconds to wait for each message; None: forever.
@@ -112,18 +116,20 @@ class Receiving:
         return self._entered.pop().end(error)
 
     def __iter__(self) -> Iterator[Received]:
-        while (message := self._take()) is not None:
+        message = self._take()
+        while message is not None:
             try:
                 yield message
             except BaseException as error:  # the loop was left
                 message.end(error)
                 raise
-            message.end(None)
             if self._which.get("lookup_id") is not None:
+                message.end(None)
                 return
+            message = self._take(message.ended())
 
-    def _take(self) -> Received | None:
-        found = self._source.begin_receive(1, self._timeout, True, **self._which)
+    def _take(self, ended: Sequence[int] = ()) -> Received | None:
+        found = self._source.begin_receive(1, self._timeout, True, ended, **self._which)
         return Received(found[0], self._source) if found else None
 
 
@@ -170,13 +176,21 @@ class Queue:
             yield transaction.receive_batch(self, limit, timeout)
 
     def begin_receive(
-        self, limit: int, timeout: float | None, counted: bool = False, **which: Unpack[Which]
+        self,
+        limit: int,
+        timeout: float | None,
+        counted: bool = False,
+        ended: Sequence[int] = (),
+        **which: Unpack[Which],
     ) -> list[StoredMessage]:
         """Take messages for a receive; `end_receive` or `put_back` ends all or some of them. counted: count an abort
-        for each message put back, to detect poison messages."""
+        for each message put back, to detect poison messages. ended: messages of the receive before, removed first."""
         poison_after = AS_CONFIGURED if counted and self._has_poison else None
         wanted = Wanted(self.identifier, limit, counted, poison_after, **which)
-        return self._client.access.take(wanted, patience(timeout))
+        access = self._client.access
+        if ended:
+            return access.commit_and_take(Commit(tuple(ended)), wanted, patience(timeout))
+        return access.take(wanted, patience(timeout))
 
     def end_receive(self, keys: Sequence[int], message_class: int) -> None:
         """Remove messages of a receive for good, for the reason in the class; a failure puts all back."""

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqqb import confirm
 from ordack.broker import service
-from ordack.broker.message import Wanted
+from ordack.broker.message import Commit, Request, Wanted, in_runs
 from ordack.client import Client, Letter, Transaction
 from ordack.config.names import BadName
 from ordack.store import StoreError, StoreServed
@@ -340,6 +340,51 @@ def test_refused_oversized_commit_returns_received_message(store: Path, serve: S
             transaction.commit()
         with client.queue("line1").receive() as message:
             assert message.body == b"1"
+    assert serve.process.poll() is None
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_loop_of_receives_loses_nothing_when_serve_is_killed(store: Path, away: bool) -> None:
+    port = own_port()
+
+    def start() -> tuple[Serve, Path | str]:
+        return serve_applications(store, port=port) if away else (Serve(store), store)
+
+    serve, place = start()
+    with Client(place) as client:
+        for body in (b"1", b"2", b"3"):
+            client.send("line1", body)
+        loop = iter(client.queue("line1").receive())
+        assert [next(loop).body, next(loop).body] == [b"1", b"2"]
+        serve.stop(signal.SIGKILL)
+        serve, _ = start()
+        with pytest.raises(StoreError, match="cannot be completed"):
+            next(loop)
+        assert [message.body for message in client.queue("line1").receive(timeout=0)] == [b"2", b"3"]
+        assert [message.body for message in client.queue("line1").peek()] == []
+    serve.stop()
+
+
+def test_receive_behind_commit_waits_and_gets_its_message(store: Path, serve: Serve) -> None:
+    with Client(store) as client, _connected(store) as connection:
+        wanted = Wanted(client.queue("line1").identifier, 1)
+        connection.settimeout(DEADLINE_S)
+        commit = service.commit_question(Request(bytes(16), 1, Commit((), letters=in_runs([Letter("plain", b"0")]))))
+        connection.sendall(_HELLO + commit + service.take_question(wanted, 60))
+        buffer = bytearray()
+        answers: list[Any] = []
+        while len(answers) < 3:
+            buffer += _received(connection)
+            answers += map(service.result_of, service.frames(buffer))
+            if len(answers) == 2:  # the commit is answered first, and does not wait
+                client.send("line1", b"1")
+        (message,) = service.messages_in(answers[2])
+        assert b"1" in message.packet
+        connection.sendall(commit + service.frame(service.PUT_BACK, [message.lookup_id]))
+        while _received(connection):
+            pass
+        with client.queue("line1").receive(timeout=DEADLINE_S) as again:
+            assert again.body == b"1"
     assert serve.process.poll() is None
 
 

@@ -85,6 +85,13 @@ class Taken:
             self._source.end_receive(self._keys, confirm.NACK_RECEIVE_REJECTED)
         return isinstance(error, Reject)
 
+    def ended(self) -> Sequence[int]:
+        """The message that the caller removes for good; none if it was ended already. It counts as ended from now
+        on."""
+        keys = self._keys if self.is_open else ()
+        self.is_open = False
+        return keys
+
     def let_go(self) -> Callable[[], None]:
         """A function that puts the message back. The message counts as ended from now on."""
         self.is_open = False

@@ -68,6 +68,7 @@ class ServeConnection:
     def __init__(self, connected: socket.socket, application: bytes, patience: float = HELLO_S) -> None:
         self._socket = connected
         self._buffer = bytearray()
+        self._is_ahead = False  # TAKE was asked together with the last COMMIT
         self.guid: bytes = self.ask(service.frame(service.HELLO, service.VERSION, application), patience)
 
     def ask(self, question: bytes, patience: float | None = None, wake: socket.socket | None = None) -> Any:
@@ -76,10 +77,13 @@ class ServeConnection:
         answer: list[Any] | None = None
         asked = False
         try:
+            if self._is_ahead and question:  # an interrupt has come between the two answers
+                raise Lost(asked)
+            self._is_ahead = False
             self._socket.settimeout(ANSWER_S if patience is None else patience)
             self._socket.sendall(question)
             asked = True
-            while answer is None:
+            while (answer := next(service.frames(self._buffer), None)) is None:
                 if wake and _is_first(wake, self._socket):
                     self._socket.sendall(service.frame(service.STOP))
                     wake = None
@@ -87,7 +91,6 @@ class ServeConnection:
                 if not data:
                     raise Lost(asked)
                 self._buffer += data
-                answer = next(service.frames(self._buffer), None)
         except (OSError, service.MalformedFrame) as error:
             raise Lost(asked, error) from None
         finally:
@@ -97,11 +100,29 @@ class ServeConnection:
 
     def take(self, wanted: Wanted, timeout: float, wake: socket.socket | None) -> list[StoredMessage]:
         """As Direct.take; the other methods likewise. wake: as `ask`."""
-        return service.messages_in(self.ask(service.take_question(wanted, timeout), timeout + ANSWER_S, wake))
+        question = b"" if self._is_ahead else service.take_question(wanted, timeout)
+        return service.messages_in(self.ask(question, timeout + ANSWER_S, wake))
 
-    def carry_out(self, request: Request) -> Done:
-        sent, result = self.ask(service.commit_question(request))
+    def carry_out(self, request: Request, ahead: bytes = b"") -> Done:
+        """ahead: TAKE; the next call has to be `take`."""
+        question = service.commit_question(request) + ahead
+        try:
+            sent, result = self.ask(question)
+        except Lost:
+            raise
+        except Exception:
+            if ahead:
+                self._decline()
+            raise
+        self._is_ahead = bool(ahead)
         return Done([SentRun(*run) for run in sent], result)
+
+    def _decline(self) -> None:
+        """Put back what the TAKE behind a failed COMMIT has taken."""
+        with contextlib.suppress(Lost, StoreError):
+            taken = service.messages_in(self.ask(service.frame(service.STOP)))
+            if taken:
+                self.ask(service.frame(service.PUT_BACK, [message.lookup_id for message in taken]))
 
     def empty(self, emptying: Emptying) -> tuple[int, bool]:
         removed, is_all = self.ask(service.frame(service.EMPTY, *emptying))
@@ -109,6 +130,8 @@ class ServeConnection:
 
     def has_ended(self, waits: tuple[type[OSError], ...]) -> bool:
         """Has the other end closed the idle connection? waits: errors of `recv` that mean "still open"."""
+        if self._is_ahead:  # the answer may have arrived
+            return False
         self._socket.settimeout(0)
         try:
             self._socket.recv(1)
@@ -313,7 +336,15 @@ class Conversation:
     def take(self, wanted: Wanted, timeout: float) -> list[StoredMessage]:
         """Take messages, hidden from others until `commit` or `put_back`; an empty list if none arrived within the
         timeout, in seconds. If this process dies, they are available again."""
+        return self._take(wanted, timeout)
 
+    @one_thread
+    def commit_and_take(self, commit: Commit, wanted: Wanted, timeout: float) -> list[StoredMessage]:
+        """As `commit`, then as `take`; `serve` is asked for both at once."""
+        self._carry_out(commit, service.take_question(wanted, min(timeout, WAIT_S)))
+        return self._take(wanted, timeout)
+
+    def _take(self, wanted: Wanted, timeout: float) -> list[StoredMessage]:
         deadline = time.monotonic() + timeout
 
         def once(there: ServeConnection | Direct) -> tuple[list[StoredMessage], bool]:
@@ -397,10 +428,10 @@ class Conversation:
                 self._connection, why = None, lost.why
         raise self._place.unreachable(why)
 
-    def _carry_out(self, commit: Commit) -> Done:
+    def _carry_out(self, commit: Commit, ahead: bytes = b"") -> Done:
         direct = self._place.direct
         try:
-            return self._ask_for(commit)
+            return self._ask_for(commit, ahead)
         except BaseException:
             if direct and (here := self._held.intersection(commit.taken)):
                 direct.put_back(here)
@@ -410,7 +441,7 @@ class Conversation:
                 direct.let_go(commit.taken)
             self._held.difference_update(commit.taken)
 
-    def _ask_for(self, commit: Commit) -> Done:
+    def _ask_for(self, commit: Commit, ahead: bytes) -> Done:
         request = Request(self._application, 0, commit)
         asked = False  # the other end may have committed
         why: Exception | None = None
@@ -418,10 +449,12 @@ class Conversation:
             there: ServeConnection | Direct | None = None
             try:
                 there = self._reached()
-                if isinstance(there, ServeConnection) and not request.number:
+                if isinstance(there, Direct):
+                    return there.carry_out(request)
+                if not request.number:
                     self._number += 1
                     request = request._replace(number=self._number)
-                return there.carry_out(request)
+                return there.carry_out(request, ahead)
             except StoreServed:
                 continue
             except Lost as lost:

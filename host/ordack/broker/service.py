@@ -2,8 +2,9 @@
 by `[[applications]]`. Only users who may write to the store can connect to the Unix socket.
 
 A frame is its length, four bytes little-endian, and that many bytes of CBOR: an array that begins with the frame's
-kind. The application asks, `serve` answers, one question at a time. When the connection ends, or the same application
-says hello on another one, messages taken but not committed return to their queues.
+kind. The application asks, `serve` answers, one question at a time; only TAKE may follow COMMIT before its answer. When
+the connection ends, or the same application says hello on another one, messages taken but not committed return to their
+queues.
 
 Messages are an array: empty, or numbers and packets. The numbers are eight bytes each, little-endian: the ranks of all
 messages, then their lookup ids, arrivals, doubts and aborts, as in `store.messages.Stored`.
@@ -42,7 +43,7 @@ from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import StoredMessage
 
-VERSION = 5
+VERSION = 6
 # TCP options: a connection whose peer or path is gone ends after a minute.
 KEEP_ALIVE = {
     "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000, "TCP_NODELAY": 1,

@@ -209,7 +209,8 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._application: Application | None = None
-        self._has_asked = False
+        self._pending = 0  # questions without an answer
+        self._may_take = False  # the pending question is COMMIT
         self._for_good = False
         self._address = ""
         self._certificate: str | None = None  # the name in the peer's certificate; None without TLS
@@ -247,7 +248,7 @@ class Connection(asyncio.Protocol):
     def answer(self, answer: bytes) -> None:
         """Answer the pending question."""
         if not self.is_over:
-            self._has_asked = False
+            self._pending -= 1
             self.transport.write(answer)
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -314,14 +315,14 @@ class Connection(asyncio.Protocol):
                 if question == [service.STOP] and self._application:
                     self._owner.stop(self._application)
                     continue
-                if self._has_asked:
+                if self._pending and not (self._may_take and question[0] == service.TAKE):
                     raise service.MalformedFrame("it asks before it has its answer")
                 if self._application is None:
                     self._hello(question)
                 else:
                     self._ask(self._application, question[0], service.parts_of(question))
         except service.MalformedFrame as error:
-            if not self._has_asked:  # otherwise the application would take the error for its pending answer
+            if not self._pending:  # otherwise the application would take the error for its pending answer
                 self.transport.write(service.failed(ValueError(f"`ordack serve` does not take this: {error}")))
             self.end(str(error))
 
@@ -350,7 +351,8 @@ class Connection(asyncio.Protocol):
             return
         if self.listener and (kind == service.EMPTY or (kind == service.COMMIT and parts[-1])):
             raise service.MalformedFrame(f"`{kind}` of an operator comes from another machine")
-        self._has_asked = True
+        self._pending += 1
+        self._may_take = kind == service.COMMIT
         if kind in _LOOKS:
             self._owner.look(self, kind, parts)
             return
