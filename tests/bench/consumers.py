@@ -26,9 +26,10 @@ from ordack.client import Client
 with Client(where) as client:
     queue = client.queue("line1")
     begin()
-    for _ in range(count):
-        with queue.receive(timeout=60) as message:
-            message.body
+    for message in queue.receive():
+        message.body
+        count -= 1
+    assert not count
 """,
     "redis": """
 import redis
