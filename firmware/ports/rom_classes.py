@@ -4,8 +4,8 @@
 
 A class statement then takes a constant dictionary of constant functions, and its code is not executed. A function has
 the address of its module's context, so modules have fixed contexts, among the collector's roots (modmqqb.c). The linker
-needs --wrap=mp_obj_new_module --wrap=mp_load_build_class. A class with members other than constants and plain methods
-stays in the heap. Programs cannot change a class in flash.
+has to wrap what RUNTIME defines (mps2/Makefile). A class with members other than constants and plain methods stays in
+the heap. Programs cannot change a class in flash.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 BOARD = Path(__file__).resolve().parents[2] / "build" / "board"
-SENDER = ("ordack/node/__init__.py", "ordack/node/storage/replay.py", "ordack/node/wait.py")
+SENDER = ("ordack/node/__init__.py", "ordack/node/wait.py")  # modules that stay loaded, and what they import
 RUNTIME = """
 #include <string.h>
+#include "py/frozenmod.h"
 #include "py/objfun.h"
 #include "py/runtime.h"
 #define ROM_CONTEXT(i) ((mp_module_context_t *)&MP_STATE_VM(rom_contexts)[4 * (i)])
@@ -35,20 +36,32 @@ RUNTIME = """
 #define ROM_CLASS(name, count, size) \\
     {fun_data_##name, {{&mp_type_dict}, {1, 1, 0, count, size, (mp_map_elem_t *)rom_members_##name}}}
 
-static const char *const rom_modules[] = {%(modules)s};
-_Static_assert(sizeof rom_modules * 4 <= sizeof MP_STATE_VM(rom_contexts), "");
+static const struct {const char *path; size_t size; const mp_frozen_module_t *code;} rom_modules[] = {
+%(modules)s
+};
+_Static_assert(MP_ARRAY_SIZE(rom_modules) * 4 <= MP_ARRAY_SIZE(MP_STATE_VM(rom_contexts)), "");
 _Static_assert(sizeof(mp_module_context_t) == 4 * sizeof(void *) && MICROPY_QSTR_BYTES_IN_HASH == 2, "");
 %(objects)s
 static const struct {const byte *body; mp_obj_dict_t members;} rom_classes[] = {
 %(classes)s
 };
 
+// Is this the path of a module of ours, which has `left` more characters?
+static bool rom_is_path(size_t i, const char *path, size_t size, size_t left)
+{
+    bool same = rom_modules[i].size == size + left;
+    for (size_t k = size; same && k-- > 0;) {
+        same = rom_modules[i].path[k] == (path[k] == '.' && left ? '/' : path[k]);
+    }
+    return same;
+}
+
 mp_obj_t __real_mp_obj_new_module(qstr name);
 mp_obj_t __wrap_mp_obj_new_module(qstr name)
 {
     mp_module_context_t *module = MP_OBJ_TO_PTR(__real_mp_obj_new_module(name));
     for (size_t i = 0; i < MP_ARRAY_SIZE(rom_modules); i++) {
-        if (module != ROM_CONTEXT(i) && strcmp(rom_modules[i], qstr_str(name)) == 0) {
+        if (module != ROM_CONTEXT(i) && rom_is_path(i, qstr_str(name), qstr_len(name), 3)) {
             *ROM_CONTEXT(i) = *module;
             m_del_obj(mp_module_context_t, module);
             module = ROM_CONTEXT(i);
@@ -57,6 +70,37 @@ mp_obj_t __wrap_mp_obj_new_module(qstr name)
         }
     }
     return MP_OBJ_FROM_PTR(module);
+}
+
+// MicroPython compares the names of all frozen modules three times for each import.
+mp_import_stat_t __real_mp_find_frozen_module(const char *path, int *kind, void **data);
+mp_import_stat_t __wrap_mp_find_frozen_module(const char *path, int *kind, void **data)
+{
+    const size_t size = strlen(path);
+    for (size_t i = 0; i < MP_ARRAY_SIZE(rom_modules); i++) {
+        if (rom_is_path(i, path, size, 0)) {
+            if (kind != NULL) {
+                *kind = MP_FROZEN_MPY;
+                *data = (void *)rom_modules[i].code;
+            }
+            return MP_IMPORT_STAT_FILE;
+        }
+        if (rom_is_path(i, path, size, 3)) {
+            return MP_IMPORT_STAT_NO_EXIST; // it is no folder
+        }
+    }
+    return __real_mp_find_frozen_module(path, kind, data);
+}
+
+// `from package.module import name`, once more: MicroPython would look up each part of the module's name.
+mp_obj_t __real_mp_builtin___import___default(size_t count, const mp_obj_t *arguments);
+mp_obj_t __wrap_mp_builtin___import___default(size_t count, const mp_obj_t *arguments)
+{
+    mp_map_elem_t *known = NULL;
+    if (count == 5 && arguments[3] != mp_const_none && arguments[4] == MP_OBJ_NEW_SMALL_INT(0)) {
+        known = mp_map_lookup(&MP_STATE_VM(mp_loaded_modules_dict).map, arguments[0], MP_MAP_LOOKUP);
+    }
+    return known ? known->value : __real_mp_builtin___import___default(count, arguments);
 }
 
 MP_DECLARE_CONST_FUN_OBJ_VAR(mp_builtin___build_class___obj);
@@ -214,10 +258,10 @@ def extended(content: str) -> str:
         name = path.removesuffix(".py")
         if f"fun_data_{name.replace('/', '_')}__lt_module_gt_[" in content and "__init__" not in name:
             classes.add(name.replace("/", "_"), len(modules), ast.parse((BOARD / path).read_text(encoding="utf-8")))
-            modules.append('"{}"'.format(name.replace("/", ".")))
+            modules.append(f'    {{"{path}", {len(path)}, &frozen_module_{name.replace("/", "_")}}},')
     print("classes in the heap:", *classes.left)
     values = {
-        "modules": ", ".join(modules),
+        "modules": "\n".join(modules),
         "objects": "\n".join(classes.objects),
         "classes": "\n".join(classes.classes),
     }

@@ -34,7 +34,7 @@ print("kept", kept, "taken", taken, "damage", len(node.damage))
 import mps2
 mps2.power_off(0)
 """
-AWAKE_MAX = 9_500_000
+AWAKE_MAX = 8_000_000
 ERASES_MAX = 32
 STARTS = 8
 AWAKE_MAIN = """\

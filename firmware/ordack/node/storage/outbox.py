@@ -27,7 +27,7 @@ _STARTS_SHIFT = const(8)  # low bits of a start's TimeStamps, left to sequences
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
 _AT_ONCE = const(16)  # messages on flash only that are in memory at once while they are copied
-_CLOSED_MAX = const(2048)  # bytes that a close leaves in a growing file without kept messages
+_CLOSED_MAX = const(1024)  # bytes that a close leaves in a growing file without kept messages
 _IDS_MAX = const(64)  # per record
 _HEAD_BYTES = const(42)  # of a source's record without the name; a queue's is smaller
 
