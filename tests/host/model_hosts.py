@@ -23,6 +23,7 @@ from ordack.store.schema import FILE_NAME
 from tests.host.model_lines import Sendable, Sending, Violation
 from tests.support.beside import HearingManager, client_beside
 from tests.support.host_peer import Peer
+from tests.support.host_world import each_message
 
 if TYPE_CHECKING:
     from tests.host.model import World
@@ -312,9 +313,7 @@ class Host:
         there = dict(self.monitor.execute("SELECT lower(name), transactional FROM queues"))
         for name in QUEUES:
             self.kinds[name].append((self.world.step, bool(there[name]) if name in there else None))
-        for key, queue, rank, expires, purged, packet in self.monitor.execute(
-            "SELECT lookup_id, queue, rank, expires, purged, packet FROM messages ORDER BY lookup_id"
-        ).fetchall():
+        for key, packet, queue, rank, expires, purged in each_message(self.monitor, "queue, rank, expires, purged"):
             self.last_lookup = key
             name = self.queues[queue]
             message, _ = self.world.identify(parse.parse(packet))
@@ -345,7 +344,7 @@ class Host:
         self.seen_version = version
         self.queues = dict(self.monitor.execute("SELECT id, lower(name) FROM queues"))
         there = set()
-        for key, expires in self.monitor.execute("SELECT lookup_id, expires FROM messages"):
+        for key, _, expires in each_message(self.monitor, "expires"):
             there.add(key)
             if expires is not None and key in self.content:  # it is moved with a clock that is put forward
                 queue, rank, _, message = self.content[key]
@@ -357,10 +356,8 @@ class Host:
                     raise Violation(f"it has vanished from its queue: {message}")
                 message.removed = True
         self.leaving.clear()
-        for key, queue, rank, expires, packet in self.monitor.execute(
-            "SELECT lookup_id, queue, rank, expires, packet FROM messages WHERE lookup_id > ? ORDER BY lookup_id",
-            (self.last_lookup,),
-        ).fetchall():
+        behind = f"WHERE lookup_id > {self.last_lookup} ORDER BY lookup_id"
+        for key, packet, queue, rank, expires in each_message(self.monitor, "queue, rank, expires", behind):
             self.last_lookup = key
             name = self.queues[queue]
             message, message_class = self.world.identify(parse.parse(packet))

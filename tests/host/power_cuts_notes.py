@@ -12,7 +12,7 @@ from mqqb import headers, parse
 from ordack.config.names import DEAD_XACT
 from ordack.store.schema import POISON
 
-from tests.support.host_world import wrong_columns
+from tests.support.host_world import each_message, wrong_columns
 
 TAG = re.compile(rb"<(\d+)>")
 
@@ -67,9 +67,8 @@ class Contents:
         self.out: Counter[int] = Counter()
         self.to_send: set[int] = set()
         self.numbers: list[tuple[tuple[object, ...], int]] = []
-        for name, packet, in_doubt in store.execute(
-            "SELECT name, packet, in_doubt FROM messages JOIN queues ON queues.id = queue ORDER BY rank, lookup_id"
-        ):
+        queues = "JOIN queues ON queues.id = queue ORDER BY rank, lookup_id"
+        for _, packet, name, in_doubt in each_message(store, "name, in_doubt", queues):
             tag = tag_of(packet)
             if tag is not None:
                 if name == DEAD_XACT:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import random
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,8 +24,9 @@ from ordack.client import Client
 from ordack.store import Store, StoreBusy, StoreError, disk
 from ordack.store.disk import LOG_BYTES, log_bytes
 from ordack.store.look import ReadOnlyStore
-from ordack.store.messages import RECEIVE_LOCK, NewMessage, ReceiveLocks
+from ordack.store.messages import FIRST, NewMessage
 from ordack.store.queues import NoSuchQueue, QueueExists
+from ordack.store.receive_locks import RECEIVE_LOCK, ReceiveLocks
 from ordack.store.schema import FILE_NAME
 
 from tests.support.beside import unserved
@@ -39,6 +42,19 @@ def _add(store: Store, queue: str, *packets: bytes, priority: int = 0) -> None:
 
 def _content(store: Store, queue: str) -> list[bytes]:
     return [message.packet for message in store.messages.peek(store.queues.named(queue).identifier, -1)]
+
+
+def _packet(body: bytes) -> bytes:
+    """A packet with its size: such messages may share a row."""
+    return struct.pack("<8xII", 16 + len(body), 0) + body
+
+
+def _rows(store: Store) -> list[tuple[int, int]]:
+    rows: list[tuple[int, int]] = store._database.all("SELECT lookup_id, count FROM messages ORDER BY lookup_id")
+    return rows
+
+
+PACKETS = st.one_of(st.binary(max_size=40).map(_packet), st.binary(max_size=40).map(_packet), st.binary(max_size=40))
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -75,15 +91,21 @@ class StoreMachine(RuleBasedStateMachine):
         data=st.data(),
         which=st.integers(0, 1),
         messages=st.lists(
-            st.tuples(st.integers(0, 7), st.lists(st.binary(max_size=40), min_size=1, max_size=3)), max_size=4
+            st.tuples(
+                st.sampled_from([0, 0, 4, 7]), st.sampled_from([1, 1, 1, 0]), st.lists(PACKETS, min_size=1, max_size=3)
+            ),
+            max_size=6,
         ),
         abort=st.sampled_from(["", "transaction", "attempt"]),
     )
-    def add(self, data: st.DataObject, which: int, messages: list[tuple[int, list[bytes]]], abort: str) -> None:
+    def add(self, data: st.DataObject, which: int, messages: list[tuple[int, int, list[bytes]]], abort: str) -> None:
         name = data.draw(st.sampled_from(sorted(self.model)))
         store = self.stores[which]
         identifier = store.queues.named(name).identifier
-        rows = [NewMessage(identifier, 7 - rank, first, more=more) for rank, (first, *more) in messages]
+        rows = [  # one with a dead-letter queue shares no row
+            NewMessage(identifier, 7 - rank, first, dead_letter=None if is_plain else "x", more=more)
+            for rank, is_plain, (first, *more) in messages
+        ]
         if abort:
             before = store.usage()
             with store.transaction() if abort == "attempt" else contextlib.nullcontext():
@@ -100,7 +122,18 @@ class StoreMachine(RuleBasedStateMachine):
                 self.model[name].append((row.rank, self.order, bytes(packet)))
         self.model[name].sort()
 
-    @rule(data=st.data(), which=st.integers(0, 1), limit=st.integers(1, 3))
+    @rule(data=st.data(), which=st.integers(0, 1), rank=st.sampled_from([0, 4]), bodies=st.lists(st.binary(max_size=9)))
+    def add_run(self, data: st.DataObject, which: int, rank: int, bodies: list[bytes]) -> None:
+        name = data.draw(st.sampled_from(sorted(self.model)))
+        store = self.stores[which]
+        packets = list(map(_packet, bodies))
+        store.messages.add_run(store.queues.named(name).identifier, rank, b"".join(packets), list(map(len, packets)))
+        for packet in packets:
+            self.order += 1
+            self.model[name].append((rank, self.order, packet))
+        self.model[name].sort()
+
+    @rule(data=st.data(), which=st.integers(0, 1), limit=st.integers(1, 9))
     def begin_receive(self, data: st.DataObject, which: int, limit: int) -> None:
         if which in self.held:
             return
@@ -108,9 +141,11 @@ class StoreMachine(RuleBasedStateMachine):
         store = self.stores[which]
         got = store.messages.begin_receive(store.queues.named(name).identifier, limit)
         expected = self.model[name][:limit]
+        if 2 * len(got) >= limit:  # a run behind them is left whole
+            expected = expected[: len(got)]
         assert [message.packet for message in got] == [packet for _, _, packet in expected]
         if got:
-            del self.model[name][:limit]
+            del self.model[name][: len(got)]
             self.held[which] = (name, expected, [message.lookup_id for message in got])
 
     @rule(which=st.integers(0, 1), remove=st.booleans())
@@ -124,6 +159,50 @@ class StoreMachine(RuleBasedStateMachine):
             else:
                 store.messages.put_back(keys)
                 self._back(store, name, messages)
+
+    @rule(data=st.data(), which=st.integers(0, 1), counted=st.booleans(), fails_at=st.integers(1, 12))
+    def end_a_part(self, data: st.DataObject, which: int, counted: bool, fails_at: int) -> None:
+        if which not in self.held:
+            return
+        name, messages, keys = self.held[which]
+        store = self.stores[which]
+        removed = data.draw(st.sets(st.sampled_from(keys)))
+        before = store._database.all("SELECT * FROM messages ORDER BY lookup_id")
+        statements = itertools.count(1)
+
+        def fail(*_: object) -> bool:
+            if next(statements) == fails_at:
+                raise ZeroDivisionError
+            return True
+
+        for trace in (fail, None):
+            store._database.connection.exec_trace = trace
+            with contextlib.suppress(ZeroDivisionError), store.transaction():
+                store.messages.received(removed)
+                store.messages.delete(removed)
+                if counted:
+                    store.messages._count_abort(set(keys) - removed)
+                if trace:
+                    raise ZeroDivisionError
+            if trace:
+                assert store._database.all("SELECT * FROM messages ORDER BY lookup_id") == before
+        del self.held[which]
+        store.messages.put_back(keys)
+        self._back(store, name, [each for each, key in zip(messages, keys, strict=True) if key not in removed])
+
+    @rule(data=st.data(), which=st.integers(0, 1))
+    def move(self, data: st.DataObject, which: int) -> None:
+        name, to = (data.draw(st.sampled_from(sorted(self.model))) for _ in range(2))
+        if name == to or not self.model[name]:
+            return
+        store = self.stores[which]
+        place = data.draw(st.integers(0, len(self.model[name]) - 1))
+        queue = store.queues.named(name).identifier
+        stored = store.messages.peek(queue, -1)[place]
+        assert store.messages.find(queue, stored.lookup_id, 0) == stored
+        assert store.messages.move(stored.lookup_id, queue, store.queues.named(to).identifier)
+        self.model[to].append(self.model[name].pop(place))
+        self.model[to].sort()
 
     def _back(self, store: Store, name: str, messages: list[tuple[int, int, bytes]]) -> None:
         kept = [message for message in messages if message[1] not in self.purged]
@@ -140,6 +219,27 @@ class StoreMachine(RuleBasedStateMachine):
         if which in self.held:
             name, messages, _ = self.held.pop(which)
             self._back(store, name, messages)
+
+    @rule(data=st.data(), which=st.integers(0, 1))
+    def purge_up_to(self, data: st.DataObject, which: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.model)))
+        store = self.stores[which]
+        identifier = store.queues.named(name).identifier
+        there = [stored.lookup_id for stored in store.messages.peek(identifier, -1)]
+        held = {key for _, _, keys in self.held.values() for key in keys}
+        last = data.draw(st.sampled_from([0, *there, *held]))
+        gone = store.messages.unlocked(identifier, 1000, last)
+        assert gone == [key for key in there if key <= last]
+        store.messages.delete(gone)
+        self.model[name] = [each for each, key in zip(self.model[name], there, strict=True) if key > last]
+        marked = {
+            each[1]
+            for queue, messages, keys in self.held.values()
+            for each, key in zip(messages, keys, strict=True)
+            if queue == name and key <= last
+        }
+        assert store.messages.mark_purged(identifier, last) == len(marked)
+        self.purged |= marked
 
     @rule(data=st.data(), which=st.integers(0, 1), delete=st.booleans())
     def purge_or_delete(self, data: st.DataObject, which: int, delete: bool) -> None:
@@ -166,10 +266,19 @@ class StoreMachine(RuleBasedStateMachine):
             assert queues.keys() == self.model.keys()
             for name, expected in self.model.items():
                 assert _content(store, name) == [packet for _, _, packet in expected]
+                places = [message[:2] for message in store.messages.peek(queues[name].identifier, -1)]
+                assert places == sorted(places)
+                for one, place in zip(expected, [FIRST, *places], strict=False):
+                    (found,) = store.messages.peek(queues[name].identifier, 1, place)
+                    assert found.packet == one[2]
+                assert store.messages.peek(queues[name].identifier, 1, places[-1] if places else FIRST) == []
                 held = [message for queue, messages, _ in self.held.values() if queue == name for message in messages]
                 assert queues[name].messages == len(expected) + len(held)
                 assert queues[name].bytes == sum(len(packet) for _, _, packet in expected + held)
             assert store.usage() == sum(queue.bytes for queue in queues.values())
+            rows = _rows(store)
+            assert all(before <= last - count for (before, _), (last, count) in itertools.pairwise(rows))
+            assert store.messages.last_lookup_id() == self.order
 
 
 def mounted(folder: Path, kind: str) -> str:

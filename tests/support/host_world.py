@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ordack.client import Client
 from ordack.config.config import Config
 from ordack.store import Store
 from ordack.store.messages import correlation_of as correlation_of_message
+from ordack.store.messages import packets_of
 from ordack.store.schema import FILE_NAME
 
 from tests.support.beside import HearingManager, client_beside
@@ -139,18 +141,26 @@ def correlation_of(packet: bytes) -> bytes | None:
     return correlation_of_message(message) if isinstance(message, headers.UserMessage) else None
 
 
+def each_message(store: apsw.Connection, columns: str, rest: str = "ORDER BY lookup_id") -> Iterator[tuple[Any, ...]]:
+    """The messages in the queues of a store: lookup id, packet, and other columns."""
+    rows = store.execute(f"SELECT lookup_id, count, packet, {columns} FROM messages {rest}").fetchall()
+    for last, count, row, *others in rows:
+        for key, packet in enumerate(packets_of(row, count), last - count + 1):
+            yield key, packet, *others
+
+
 def wrong_columns(store: apsw.Connection) -> list[str]:
     """What the database of a store says of its messages and of how full its queues are, and is not so."""
     wrong = [
         f"correlation of {key}: {correlation!r}"
-        for key, packet, correlation in store.execute("SELECT lookup_id, packet, correlation FROM messages")
+        for key, packet, correlation in each_message(store, "correlation")
         if correlation_of(packet) != correlation
     ]
     return wrong + [
         f"{queues}: {row}"
         for queues, messages, of in (("queues", "messages", "queue"), ("outgoing", "outgoing_messages", "outgoing"))
         for row in store.execute(
-            f"SELECT id, messages, bytes FROM {queues} EXCEPT SELECT q.id, count(m.packet), total(length(m.packet)) "
+            f"SELECT id, messages, bytes FROM {queues} EXCEPT SELECT q.id, total(m.count), total(length(m.packet)) "
             f"FROM {queues} AS q LEFT JOIN {messages} AS m ON m.{of} = q.id GROUP BY q.id"
         )
     ]

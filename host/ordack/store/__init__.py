@@ -41,9 +41,10 @@ from ordack.store.disk import (
     room,
 )
 from ordack.store.files import make_store
-from ordack.store.messages import Messages, ReceiveLocks
+from ordack.store.messages import Messages
 from ordack.store.outgoing import Numbers, OutgoingQueues
 from ordack.store.queues import Exports, Queues
+from ordack.store.receive_locks import ReceiveLocks
 
 __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServed", "StoreUnknown"]
 

@@ -94,8 +94,8 @@ def _contents(database: Database) -> Contents:
         version=database.number("PRAGMA user_version"),
         size=database.number("PRAGMA page_count") * database.number("PRAGMA page_size"),
         queues=database.number("SELECT count(*) FROM queues WHERE kind = ?", (PRIVATE,)),
-        messages=database.number("SELECT count(*) FROM messages"),
-        outgoing=database.number("SELECT count(*) FROM outgoing_messages"),
+        messages=database.number("SELECT total(count) FROM messages"),
+        outgoing=database.number("SELECT total(count) FROM outgoing_messages"),
         problems=tuple(_problems(database)),
     )
 
@@ -108,7 +108,7 @@ def _problems(database: Database) -> list[str]:
     ):
         counts = database.all(
             f"SELECT q.{name}, ifnull(q.messages, 0), ifnull(n, 0) FROM {queues} q FULL JOIN "
-            f"(SELECT {queue} AS queue, count(*) AS n FROM {messages} GROUP BY 1) ON queue = q.id "
+            f"(SELECT {queue} AS queue, sum(count) AS n FROM {messages} GROUP BY 1) ON queue = q.id "
             "WHERE ifnull(q.messages, 0) != ifnull(n, 0) LIMIT ?",
             (PROBLEMS_MAX,),
         )

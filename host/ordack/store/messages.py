@@ -1,21 +1,27 @@
-"""The messages in the queues of a store."""
+"""The messages in the queues of a store.
+
+Messages that arrive together may share a row, a run: `packet` holds their packets one behind the other, and `lookup_id`
+is the last one's. The others have the lookup ids just below. Their removal has no effects, and they never expire.
+Readers see single messages. A change to a part of a run first splits it into rows of one message.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import itertools
 import json
-import os
 import struct
 import time
-from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import apsw
 from mqqb import compose, core, headers
 
 from ordack.config.settings import NEVER
 from ordack.store.disk import StoreError, StoreUnknown, first_piece
+from ordack.store.receive_locks import ReceiveLocks, ranges
 from ordack.store.schema import POISON, SUBQUEUE
 
 if TYPE_CHECKING:
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
 
 RECEIVE_BYTES = 8 << 20  # limit of the bytes in one receive or peek, which bounds memory
 RANKS = range(8)  # 7 - priority
+_SIZE = struct.Struct("<I")
+
 ANY = 0  # stands for all queues; no queue has this identifier
 FIRST = (-1, -1)  # the place in front of all messages
 IN_ORDER = "INDEXED BY messages_order"
@@ -32,10 +40,21 @@ _ADD = (
     "INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, dead_letter, "
     "correlation) "
 )
-_ADD_RUN = _ADD + "SELECT ?1, ?2, ?3, value, ?5, ?6, ?7, ?8, ?9 + rowid - 1, ?10, ?11, ?12 FROM carray(?4)"
+_ADD_ALIKE = _ADD + "SELECT ?1, ?2, ?3, value, ?5, ?6, ?7, ?8, ?9 + rowid - 1, ?10, ?11, ?12 FROM carray(?4)"
 _ADD += "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_PACKET = 3  # index of the packet among the values
-FREE = " AND NOT is_locked(lookup_id)"  # in no unfinished receive
+_ADD_RUN = (
+    "INSERT INTO messages (lookup_id, arrived, queue, rank, packet, wants, count) VALUES "
+    "(ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'messages'), 0) + ?5, ?1, ?2, ?3, ?4, 0, ?5)"
+)
+_SPLIT = (
+    "INSERT INTO messages (lookup_id, arrived, queue, rank, wants, purged, aborts, packet) "
+    "SELECT lookup_id - messages.count + each.rowid, arrived, queue, rank, wants, purged, aborts, value "
+    "FROM messages, carray(?2) AS each WHERE lookup_id = ?1"
+)
+RUN_MESSAGES = 64  # in a row
+RUN_BYTES = 256 << 10
+_PLAIN = (None, False, None, None)  # own, in_doubt, dead_letter, correlation of messages that may share a row
+FREE = " AND NOT is_locked(lookup_id, count)"  # not all of the row's messages are in unfinished receives
 
 # Bits of NewMessage.wants: effects of the removal of a message from its queue.
 FINAL_ACK = 1  # a FinalAck to the sending queue manager (B-116)
@@ -80,6 +99,72 @@ class NewMessage(NamedTuple):
     more: Sequence[bytes | bytearray] = ()
 
 
+def _is_whole(packet: bytes | bytearray | memoryview) -> bool:
+    """Is this one packet, as its own size says? Others cannot be found in a run."""
+    return len(packet) >= core.BASE_HEADER_SIZE and _SIZE.unpack_from(packet, core.BASE_PACKET_SIZE_AT)[0] == len(
+        packet
+    )
+
+
+def packets_of(row: bytes, count: int) -> Iterator[bytes]:
+    """The packets in a row."""
+    if count == 1:
+        yield row
+        return
+    at = 0
+    for _ in range(count):
+        (size,) = _SIZE.unpack_from(row, at + core.BASE_PACKET_SIZE_AT)
+        yield row[at : at + size]
+        at += size
+
+
+def _pieces(sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The number and bytes of the packets in each row of a run, from the sizes of its packets."""
+    count = total = 0
+    for size in sizes:
+        if count == RUN_MESSAGES or (count and total + size > RUN_BYTES):
+            yield count, total
+            count = total = 0
+        count += 1
+        total += size
+    if count:
+        yield count, total
+
+
+def _rows(messages: Iterable[NewMessage], now: int) -> list[tuple[str, tuple[Any, ...], tuple[int, int, int]]]:
+    """Rows to insert, in order: statement, values, and the arrival for Database.tally."""
+    groups: list[tuple[NewMessage, list[bytes | bytearray | memoryview] | None]] = []
+    runs: dict[tuple[int, int], list[bytes | bytearray | memoryview]] = {}  # last in their queue and rank
+    for message in messages:
+        place = message.queue, message.rank
+        is_plain = not message.wants and message.expires is None and message[7:11] == _PLAIN
+        if is_plain and _is_whole(message.packet) and all(map(_is_whole, message.more)):
+            if place not in runs:
+                runs[place] = []
+                groups.append((message, runs[place]))
+            runs[place] += message.packet, *message.more
+        else:
+            runs.pop(place, None)
+            groups.append((message, None))
+    rows: list[tuple[str, tuple[Any, ...], tuple[int, int, int]]] = []
+    for message, run in groups:
+        queue, rank, packet = message[:3]
+        if run is not None:
+            at = 0
+            for count, size in _pieces(map(len, run)):
+                packet = run[at] if count == 1 else b"".join(run[at : at + count])
+                rows.append((_ADD_RUN, (now, queue, rank, packet, count), (queue, count, size)))
+                at += count
+        elif message.more:
+            packets = packet, *message.more
+            alike = apsw.carray(packets, flags=apsw.SQLITE_CARRAY_BLOB)
+            come = queue, len(packets), sum(map(len, packets))
+            rows.append((_ADD_ALIKE, (now, queue, rank, alike, *message[3:11]), come))
+        else:
+            rows.append((_ADD, (now, *message[:11]), (queue, 1, len(packet))))
+    return rows
+
+
 class Selection(NamedTuple):
     """Selects messages of a queue by lookup id, or by CorrelationID (20 bytes)."""
 
@@ -100,93 +185,6 @@ class Leaving(NamedTuple):
     address: str | None
     dead_letter: str | None
     packet: bytes
-
-
-# The kernel locks each message in a receive: one byte of a file, at the lookup id. The lock ends with its owner.
-
-RECEIVE_LOCK = "receive.lock"
-_LOCK = struct.Struct("hhqqi4x")  # a struct flock: kind, whence, start, length, process
-_END = 1 << 62  # above all lookup ids
-
-
-class ReceiveLocks:
-    """Locks of messages in unfinished receives, of this store object and of others. database: the store's file; its
-    users may lock."""
-
-    def __init__(self, database: Path) -> None:
-        self.mine: set[int] = set()
-        self._database = database
-        self._file: int | None = None
-
-    def take(self, keys: Iterable[int]) -> None:
-        """Lock keys that `all` has not returned in the same write transaction, which blocks other objects' locks."""
-        new = sorted(keys)
-        if new:
-            self._set(fcntl.F_WRLCK, new)
-            self.mine.update(new)
-
-    def let_go(self, keys: Iterable[int]) -> None:
-        """Release locks of this object; other locks stay."""
-        old = sorted(self.mine.intersection(keys))
-        if old:
-            self.mine.difference_update(old)
-            self._set(fcntl.F_UNLCK, old)
-
-    def all(self) -> set[int]:
-        """All locked messages, of this object and of others."""
-        file = self._opened(os.O_RDONLY) if self._file is None else self._file
-        if file is None:
-            return self.mine
-        found: set[int] = set()
-        left = [(0, _END)]
-        while left:
-            start, end = left.pop()
-            asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, end - start, 0)
-            kind, _, first, length, _ = _LOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
-            if kind != fcntl.F_UNLCK:
-                last = min(first + length, end)
-                found.update(range(max(first, start), last))
-                left += [part for part in ((start, first), (last, end)) if part[0] < part[1]]
-        if self._file is None:
-            os.close(file)
-        return self.mine | found if found else self.mine
-
-    def close(self) -> None:
-        """Release all locks."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-        self.mine.clear()
-
-    def _set(self, kind: int, keys: list[int]) -> None:
-        if self._file is None:
-            self._file = self._opened(os.O_RDWR | os.O_CREAT)
-            assert self._file is not None
-        first = last = keys[0]
-        if keys[-1] - first + 1 == len(keys):  # the usual case
-            last, keys = keys[-1], keys[:1]
-        for key in [*keys[1:], _END]:
-            if key != last + 1:
-                fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, first, last + 1 - first, 0))
-                first = key
-            last = key
-
-    def _opened(self, flags: int) -> int | None:
-        """The lock file; None if it is missing and the flags do not create it."""
-        path = self._database.with_name(RECEIVE_LOCK)
-        try:
-            is_new = not path.exists()
-            file = os.open(path, flags, 0o644)
-            if is_new and flags & os.O_CREAT:
-                of = self._database.stat()
-                os.fchmod(file, of.st_mode & 0o666)
-                with contextlib.suppress(OSError):  # only root can
-                    os.fchown(file, of.st_uid, of.st_gid)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StoreError(f"cannot open {path}: {error.strerror}") from None
-        return file
 
 
 def correlation_of(message: headers.UserMessage) -> bytes | None:
@@ -233,7 +231,7 @@ class Messages:
         self._locked: set[int] = set()
         self._counted: set[int] = set()  # messages whose return is counted
         self.news: set[int] = set()
-        database.connection.create_scalar_function("is_locked", cast(Any, lambda key: key in self._locked), 1)
+        database.connection.create_scalar_function("is_locked", cast(Any, self._is_locked), 2)
 
     def close(self) -> None:
         """Return the messages of unfinished receives to their queues."""
@@ -242,25 +240,30 @@ class Messages:
                 self.put_back(set(self._receive_locks.mine))
         self._receive_locks.close()
 
+    def _is_locked(self, lookup_id: int, count: int) -> bool:
+        """Are all messages of the row in unfinished receives?"""
+        if count == 1:
+            return lookup_id in self._locked
+        return self._locked.issuperset(range(lookup_id - count + 1, lookup_id + 1))
+
     def _free(self) -> str:
-        """The condition for messages in no unfinished receive."""
+        """The condition for rows with messages in no unfinished receive; `_locked` has the others of such a row."""
         self._locked = self._receive_locks.all()
         return FREE if self._locked else ""
-
-    def _taken(self) -> str:
-        """Messages in unfinished receives, for json_each."""
-        return json.dumps(list(self._receive_locks.all()))
 
     def mark_purged(self, queue: int, last: int = NEVER) -> int:
         """Mark a queue's messages in unfinished receives, up to this lookup id. They are removed if the receive ends
         without a commit (B-340). Return their number."""
-        return len(
-            self._db.all(
-                "UPDATE messages SET purged = 1 WHERE queue = ? AND lookup_id <= ? AND lookup_id IN "
-                "(SELECT value FROM json_each(?)) RETURNING 1",
-                (queue, last, self._taken()),
+        taken = [key for key in self._receive_locks.all() if key <= last]
+        if not taken:
+            return 0
+        with self._db.transaction():
+            condition, keys, _ = self._whole(taken)
+            return sum(
+                self._db.column(
+                    f"UPDATE messages SET purged = 1 WHERE queue = ? AND {condition} RETURNING count", (queue, *keys)
+                )
             )
-        )
 
     def oldest(self, queue: int) -> int | None:
         """The arrival of the oldest available message of a queue, in microseconds since 1970; None if there is none.
@@ -281,9 +284,27 @@ class Messages:
         """Put messages in queues, in order of arrival. The arrival time is now."""
         now = time.time_ns() // 1000
         with self._db.transaction():
-            rows = [(message.queue, (now, *message[:-1]), message.more) for message in messages]
-            self._db.add_packets("queues", _ADD, _ADD_RUN, rows, _PACKET)
-        self.news.update(row[0] for row in rows)
+            rows = _rows(messages, now)
+            for sql, group in itertools.groupby(rows, lambda row: row[0]):
+                self._db.many(sql, [values for _, values, _ in group])
+            come = [arrival for _, _, arrival in rows]
+            self._db.tally("queues", come)
+        self.news.update(queue for queue, _, _ in come)
+
+    def add_run(
+        self, queue: int, rank: int, packets: bytes | bytearray | memoryview, sizes: Sequence[int] | array[int]
+    ) -> None:
+        """Put messages in a queue, in order of arrival. packets: one behind the other; each begins with its own size.
+        sizes: theirs. The messages have no effects when they leave, never expire, and have no CorrelationID."""
+        now = time.time_ns() // 1000
+        rows, at = [], 0
+        for count, size in _pieces(sizes):
+            rows.append((now, queue, rank, packets[at : at + size], count))
+            at += size
+        with self._db.transaction():
+            self._db.many(_ADD_RUN, rows)
+            self._db.tally("queues", [(queue, len(sizes), at)])
+        self.news.add(queue)
 
     def begin_receive(
         self,
@@ -303,16 +324,17 @@ class Messages:
         """
         keys: list[int] = []
         try:
-            with self._db.transaction(durable=False):  # no other process locks the same messages meanwhile
-                found = self._first(queue, limit, now, selection=selection)
+            is_count = counted and not self.outlives  # else this writes nothing
+            with self._db.transaction(durable=not is_count):  # no other process locks the same messages meanwhile
+                found = self._first(queue, limit, now, selection=selection, in_rows=True)
                 if poison_after is not None:
                     while poisonous := [message.lookup_id for message in found if message.aborts >= poison_after]:
                         self._move_to_poison(queue, poisonous)
-                        found = self._first(queue, limit, now, selection=selection)
+                        found = self._first(queue, limit, now, selection=selection, in_rows=True)
                     suspects = (index for index, message in enumerate(found) if message.aborts)
                     found = found[: max(next(suspects, len(found)), 1)]
                 keys = [message.lookup_id for message in found]
-                if keys and counted and not self.outlives:
+                if keys and is_count:
                     self._count_abort(keys)
                 self._receive_locks.take(keys)
         except BaseException as error:
@@ -334,21 +356,41 @@ class Messages:
         poison = self._db.one(
             "SELECT id FROM queues WHERE name = (SELECT name || ? FROM queues WHERE id = ?)", (POISON, queue)
         )
-        condition, keys = self._db.among("lookup_id", lookup_ids)
-        gone = self._counts(condition, keys)
+        condition, keys, gone = self._whole(lookup_ids)
         self._db.all("UPDATE messages SET queue = ? WHERE " + condition, (poison, *keys))
         self._db.tally("queues", [(poison, count, size) for _, count, size in gone], gone)
 
-    def _counts(self, condition: str, arguments: Sequence[Any]) -> list[tuple[int, int, int]]:
-        """Queues with the number and bytes of these messages in each, for Database.tally."""
-        [(first, count, size, last)] = self._db.all(
-            f"SELECT min(queue), count(*), sum(length(packet)), max(queue) FROM messages WHERE {condition}", arguments
+    def _whole(self, lookup_ids: Iterable[int]) -> tuple[str, tuple[Any, ...], list[tuple[int, int, int]]]:
+        """Split rows that hold other messages besides these, within a transaction. Return the condition for the rows of
+        these messages with its arguments, and the departure of these messages for Database.tally."""
+        keys = sorted(set(lookup_ids))
+        condition, arguments = self._db.among("lookup_id", keys)
+        totals = (
+            "SELECT min(queue), total(count), total(length(packet)), max(queue), count(*), min(lookup_id - count) "
+            f"FROM messages WHERE {condition}"
         )
+        [(first, count, size, last, rows, before)] = self._db.all(totals, arguments)
+        is_run = len(arguments) == 2 and keys and before is not None and before >= keys[0] - 1
+        if count != len(keys) or not (rows == count or is_run):
+            for start, end in ranges(keys):
+                self._cut(start - 1)
+                self._cut(end)
+            [(first, count, size, last, rows, _)] = self._db.all(totals, arguments)
         if first == last:  # the usual case; GROUP BY doubles the cost
-            return [(first, count, size)] if count else []
-        return self._db.all(
-            f"SELECT queue, count(*), sum(length(packet)) FROM messages WHERE {condition} GROUP BY queue", arguments
-        )
+            return condition, arguments, [(first, int(count), int(size))] if rows else []
+        gone = f"SELECT queue, sum(count), sum(length(packet)) FROM messages WHERE {condition} GROUP BY queue"
+        return condition, arguments, self._db.all(gone, arguments)
+
+    def _cut(self, lookup_id: int) -> None:
+        """Split the row that holds this message and the next one, if there is such a row."""
+        for last, count, row in self._db.all(
+            "SELECT lookup_id, count, packet FROM messages WHERE lookup_id = (SELECT min(lookup_id) FROM messages "
+            "WHERE lookup_id > ?1) AND lookup_id - count < ?1",
+            (lookup_id,),
+        ):
+            *packets, own = packets_of(row, count)
+            self._db.all(_SPLIT, (last, apsw.carray(tuple(packets), flags=apsw.SQLITE_CARRAY_BLOB)))
+            self._db.all("UPDATE messages SET packet = ?, count = 1 WHERE lookup_id = ?", (own, last))
 
     def put_back(self, lookup_ids: Collection[int]) -> None:
         """End a receive without a commit: the messages become available again in their old place (B-343)."""
@@ -361,7 +403,7 @@ class Messages:
             self._count_abort(aborted)
 
     def _count_abort(self, lookup_ids: Collection[int]) -> None:
-        condition, keys = self._db.among("lookup_id", lookup_ids)
+        condition, keys, _ = self._whole(lookup_ids)
         self._db.all("UPDATE messages SET aborts = aborts + 1 WHERE " + condition, keys)
 
     def let_go(self, lookup_ids: Collection[int]) -> None:
@@ -371,7 +413,9 @@ class Messages:
     def received(self, lookup_ids: Collection[int]) -> None:
         """Raise NotTaken unless this object still holds these messages."""
         condition, arguments = self._db.among("lookup_id", lookup_ids)
-        count = self._db.one("SELECT count(*) FROM messages WHERE " + condition, arguments)
+        count = self._db.one("SELECT count(*) FROM messages WHERE count = 1 AND " + condition, arguments)
+        if count != len(lookup_ids):
+            count = sum(count for _, count, _ in self._whole(lookup_ids)[2])
         if count != len(lookup_ids) or not self._receive_locks.mine.issuperset(lookup_ids):
             raise NotTaken("the receive cannot be completed: its messages are not there any more")
 
@@ -389,9 +433,9 @@ class Messages:
 
     def delete(self, lookup_ids: Iterable[int]) -> None:
         """Delete messages."""
-        condition, arguments = self._db.among("lookup_id", lookup_ids)
         with self._db.transaction():
-            self._db.tally("queues", gone=self._counts(condition, arguments))
+            condition, arguments, gone = self._whole(lookup_ids)
+            self._db.tally("queues", gone=gone)
             self._db.all("DELETE FROM messages WHERE " + condition, arguments)
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
@@ -399,17 +443,23 @@ class Messages:
         found: list[tuple[int, int]] = []
         free = self._free()
         for rank in RANKS:  # one query per rank, so that the index skips messages above `last`
-            found += self._db.all(
-                f"SELECT lookup_id, length(packet) FROM messages {IN_ORDER} WHERE queue = ? AND rank = ?{free} "
-                "AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
-                (queue, rank, last, limit - len(found)),
-            )
-        return first_piece(found)
+            for key, count, size in self._db.all(
+                f"SELECT lookup_id, count, length(packet) FROM messages {IN_ORDER} WHERE queue = ? AND rank = ?{free} "
+                "AND lookup_id < ? ORDER BY lookup_id LIMIT ?",
+                (queue, rank, last + RUN_MESSAGES, max(limit - len(found), 0)),
+            ):
+                found += [(each, size // count) for each in self._available(key, count) if each <= last]
+        return first_piece(found[:limit])
+
+    def _available(self, lookup_id: int, count: int) -> Iterator[int]:
+        """The lookup ids of the messages in a row that are in no unfinished receive, after `_free`."""
+        return (key for key in range(lookup_id - count + 1, lookup_id + 1) if key not in self._locked)
 
     def move(self, lookup_id: int, queue: int, to: int) -> bool:
         """Move a message to another queue; its removal keeps its effects. False if the message has left `queue`, or is
         in a receive."""
         with self._db.transaction():
+            self._whole([lookup_id])
             sizes = self._db.column(
                 f"UPDATE messages SET queue = ?, aborts = 0 WHERE lookup_id = ? AND queue = ?{self._free()} "
                 "AND NOT purged RETURNING length(packet)",
@@ -421,24 +471,24 @@ class Messages:
     def locked(self, queue: int) -> int:
         """The number of a queue's messages in unfinished receives."""
         return self._db.number(
-            "SELECT count(*) FROM messages WHERE queue = ? AND lookup_id IN (SELECT value FROM json_each(?))",
-            (queue, self._taken()),
+            "SELECT count(*) FROM json_each(?) AS taken, messages WHERE queue = ? AND lookup_id = (SELECT "
+            "min(lookup_id) FROM messages WHERE lookup_id >= taken.value) AND lookup_id - count < taken.value",
+            (json.dumps(list(self._receive_locks.all())), queue),
         )
 
     def over(self, now: int, limit: int) -> tuple[list[int], list[int]]:
         """Keys of up to `limit` expired messages in no receive (B-407), fewer if they are large; and keys of messages
         that were in a receive when their queue was purged (B-340)."""
         free = self._free()
-        return (
-            first_piece(
-                self._db.all(
-                    f"SELECT lookup_id, length(packet) FROM messages WHERE expires <= ?{free} AND NOT purged "
-                    "ORDER BY expires, lookup_id LIMIT ?",
-                    (now, limit),
-                )
-            ),
-            self._db.column(f"SELECT lookup_id FROM messages WHERE purged{free} ORDER BY lookup_id LIMIT ?", (limit,)),
+        expired = self._db.all(
+            f"SELECT lookup_id, length(packet) FROM messages WHERE expires <= ?{free} AND NOT purged "
+            "ORDER BY expires, lookup_id LIMIT ?",
+            (now, limit),
         )
+        purged = self._db.all(
+            f"SELECT lookup_id, count FROM messages WHERE purged{free} ORDER BY lookup_id LIMIT ?", (limit,)
+        )
+        return first_piece(expired), [key for row in purged for key in self._available(*row)][:limit]
 
     def own(self, message_id: int) -> bytes | None:
         """The packet of a message that was sent here to a local queue; None if the message is in no queue."""
@@ -456,9 +506,18 @@ class Messages:
         return found[0] if found else None
 
     def _first(
-        self, queue: int, limit: int, now: int, after: tuple[int, int] = FIRST, selection: Selection = EVERY
+        self,
+        queue: int,
+        limit: int,
+        now: int,
+        after: tuple[int, int] = FIRST,
+        selection: Selection = EVERY,
+        in_rows: bool = False,
     ) -> list[StoredMessage]:
+        """The first messages behind a place. in_rows: leave the last row whole, if half of `limit` is found by then."""
         found: list[StoredMessage] = []
+        if not limit:
+            return found
         size = 0
         correlation = selection.correlation_id
         way = IN_ORDER
@@ -467,7 +526,7 @@ class Messages:
         elif correlation is not None and any(correlation):
             way = BY_CORRELATION
         sql = (
-            f"SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages {way} "
+            f"SELECT rank, lookup_id, arrived, in_doubt, packet, aborts, count FROM messages {way} "
             f"WHERE queue = ?{self._free()} AND NOT purged AND (expires IS NULL OR expires > ?)"
         )
         values: tuple[object, ...] = (queue, now)
@@ -475,16 +534,26 @@ class Messages:
             sql += " AND correlation = ?" if any(correlation) else " AND correlation IS NULL"
             values += (correlation,) * any(correlation)
         if selection.lookup_id is not None:
-            sql += " AND lookup_id = ?"
-            values += (selection.lookup_id,)
+            sql += (
+                " AND lookup_id = (SELECT min(lookup_id) FROM messages WHERE lookup_id >= ?) AND lookup_id - count < ?"
+            )
+            values += (selection.lookup_id,) * 2
         behind = [(" AND rank = ? AND lookup_id > ?", after), (" AND rank > ?", after[:1])]
         with self._db.errors():  # two queries: for (rank, lookup_id) > (?, ?) SQLite walks from the rank's first
             for condition, place in behind[after == FIRST :]:
-                left = limit - len(found)
-                query = f"{sql}{condition} ORDER BY rank, lookup_id LIMIT ?"
-                for row in self._db.connection.execute(query, (*values, *place, left)):
-                    found.append(StoredMessage(*row))
-                    size += len(found[-1].packet)
-                    if size >= RECEIVE_BYTES:
+                query = f"{sql}{condition} ORDER BY rank, lookup_id"  # rows are read one by one, as needed
+                for rank, last, arrived, in_doubt, row, aborts, count in self._db.connection.execute(
+                    query, (*values, *place)
+                ):
+                    if in_rows and count > limit - len(found) and 2 * len(found) >= limit > 0:
                         return found
+                    for key, packet in enumerate(packets_of(row, count), last - count + 1):
+                        if count > 1 and (
+                            key in self._locked or (rank, key) <= after or key != (selection.lookup_id or key)
+                        ):
+                            continue
+                        found.append(StoredMessage(rank, key, arrived, in_doubt, packet, aborts))
+                        size += len(packet)
+                        if len(found) == limit or size >= RECEIVE_BYTES:
+                            return found
         return found
