@@ -2,6 +2,7 @@
 #   MODULES   its own modules, PROGRAMS its test programs, FUZZED the sources of its fuzz target
 #   CORE      the folder of mqqb.c, SUPPORT the folder of check.h, TESTS the folder of the tests
 #   ALSO      further modules of the core to link with
+#   SYSTEM    modules that are system calls: tests of the host run them, not those of C
 #   ALLOCATING  modules that may use forbidden words, because they own memory
 # All output goes below BUILD.
 
@@ -18,6 +19,7 @@ TEST_WARN := -std=c99 -Wall -Wextra -Wpedantic -Wshadow -Werror
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 INCLUDE += -I. -I$(CORE) -I$(SUPPORT)
 HOOK := -include $(SUPPORT)/assert_hook.h
+LINTED := $(MODULES) $(SYSTEM)
 LINKED := $(sort mqqb $(ALSO) $(MODULES))
 FILES := $(wildcard *.[ch] $(CORE)/*.[ch] $(TESTS)/*.h $(SUPPORT)/*.h) Makefile $(CORE)/rules.mk
 JOBS ?= $(shell nproc)
@@ -108,26 +110,26 @@ TIDY := -*,clang-analyzer-*,bugprone-*,cert-*,portability-*,performance-*,misc-*
 NODES := -Xclang -analyzer-config -Xclang max-nodes=25000
 
 # Stamp files of checked sources.
-$(MODULES:%=$(BUILD)/lint/%.warned): $(BUILD)/lint/%.warned: %.c $(FILES)
+$(LINTED:%=$(BUILD)/lint/%.warned): $(BUILD)/lint/%.warned: %.c $(FILES)
 	@mkdir -p $(@D)
 	@for flags in "" "-DNDEBUG" ; do \
 		$(GCC) $(WARN) $(INCLUDE) -O2 $$flags -c $< -o $@.o || exit 1; \
 		$(if $(CLANG),$(CLANG) $(WARN) $(INCLUDE) -fsyntax-only $$flags $< || exit 1;) done
 	@touch $@
 
-$(MODULES:%=$(BUILD)/lint/%.tidy): $(BUILD)/lint/%.tidy: %.c $(FILES)
+$(LINTED:%=$(BUILD)/lint/%.tidy): $(BUILD)/lint/%.tidy: %.c $(FILES)
 	@mkdir -p $(@D)
 	@if command -v clang-tidy >/dev/null; then \
 		clang-tidy --quiet --warnings-as-errors='*' --checks='$(TIDY)' $< -- -std=c99 $(INCLUDE) $(NODES) 2>/dev/null && touch $@; \
 		else echo "clang-tidy: skipped, it is not installed"; fi
 
-lint: $(MODULES:%=$(BUILD)/lint/%.warned) $(MODULES:%=$(BUILD)/lint/%.tidy) ## warnings of both compilers, clang-tidy, cppcheck, forbidden words
-	@for module in $(MODULES); do \
+lint: $(LINTED:%=$(BUILD)/lint/%.warned) $(LINTED:%=$(BUILD)/lint/%.tidy) ## warnings of both compilers, clang-tidy, cppcheck, forbidden words
+	@for module in $(LINTED); do \
 		echo "#include \"$$module.h\"" | $(GCC) -x c++ -std=c++11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only $(INCLUDE) - || exit 1; done
-	@! for file in $(patsubst %,%.h,$(filter-out $(ALLOCATING),$(MODULES))) $(patsubst %,%.c,$(filter-out $(ALLOCATING),$(MODULES))); do \
+	@! for file in $(patsubst %,%.h,$(filter-out $(ALLOCATING),$(LINTED))) $(patsubst %,%.c,$(filter-out $(ALLOCATING),$(LINTED))); do \
 		$(GCC) -fpreprocessed -dD -E -P $$file 2>/dev/null | grep -nE '$(POISON)' | sed "s/^/$$file: forbidden: /"; done | grep .
 	@if command -v cppcheck >/dev/null; then cppcheck --quiet --std=c99 --enable=warning,style,performance,portability --inline-suppr \
-		$(INCLUDE) --suppress=missingIncludeSystem --suppress=unusedFunction --error-exitcode=1 $(MODULES:%=%.c); \
+		$(INCLUDE) --suppress=missingIncludeSystem --suppress=unusedFunction --error-exitcode=1 $(LINTED:%=%.c); \
 		else echo "cppcheck: skipped, it is not installed"; fi
 	@echo "lint: ok"
 

@@ -21,6 +21,7 @@ MODULES = (
     NATIVE / "mqqb_audit",
     NATIVE / "mqqb_run",
     NATIVE / "mqqb_fast",
+    NATIVE / "mqqb_sockets",
 )
 
 # mqqb_pack asserts what it is given, which would end the process. A binding must refuse it: what was packed and does
@@ -33,6 +34,7 @@ GLUE = """
 #include "mqqb_audit.h"
 #include "mqqb_fast.h"
 #include "mqqb_run.h"
+#include "mqqb_sockets.h"
 
 static int mqqb_pack_checked(int part, const void *in, uint8_t *out)
 {

@@ -25,6 +25,7 @@ from tests.support.beside import HearingManager, client_beside
 from tests.support.host_peer import body_of
 
 DEADLINE_S = 60
+reads_in_c = True  # plain connections; False: asyncio reads them
 NAME = "DIRECT=OS:plant\\private$\\q"
 PEER_GUID = b"\2" * 16
 
@@ -79,6 +80,7 @@ async def serving(
             recorder=recorder,
             tls=tls,
             applications=Listeners([applications] if applications else []),
+            reads_in_c=reads_in_c,
         )
         task = asyncio.create_task(serving)
         await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)

@@ -22,9 +22,15 @@ from ordack.server import ping, tcp
 from ordack.server.listener import TAKEN_AT_ONCE, Listener, Listeners
 from ordack.store import Store
 
+from tests.host import sockets
 from tests.host.sockets import DEADLINE_S, NAME, PEER_GUID, Destination, ping_port, serving, until
 from tests.support.beside import client_beside
 from tests.support.host_peer import Peer, direct
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["read in C", "read by asyncio"])
+def _reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "reads_in_c", request.param)
 
 
 def udp(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
@@ -64,6 +70,39 @@ def names(monkeypatch: pytest.MonkeyPatch, *found: list[str] | Exception) -> lis
 
 
 # ---- listening ----------------------------------------------------------------------------------
+
+
+async def test_bytes_that_a_peer_does_not_read_follow_later(tmp_path: Path) -> None:
+    """More than the kernel keeps: they leave when the peer reads, and the end waits for them."""
+    async with serving(tmp_path, Config()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 26)
+        await until(lambda: server.manager.links)
+        link = server.manager.links[0]
+        data = bytes(range(256)) * (1 << 16)
+        link.session._out.append(data)
+        link.session.close("B-163", "test", keep_output=True)
+        server.manager.links.end(link)
+        assert await asyncio.wait_for(reader.read(), DEADLINE_S) == data
+        writer.close()
+
+
+@pytest.mark.parametrize("busy", [4, 40])
+async def test_every_board_of_a_busy_fleet_is_served(tmp_path: Path, busy: int) -> None:
+    async with serving(tmp_path, Config()) as server, asyncio.timeout(DEADLINE_S):
+        peers = [Peer(bytes([place + 1]) * 16, direct("line1")) for place in range(busy)]
+
+        async def play(peer: Peer) -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            peer.connect(tcp.now())
+            while len(peer.acked) < 5:
+                writer.write(peer.output(tcp.now()))
+                peer.receive(await reader.read(1 << 16), tcp.now())
+                if peer.session and peer.session.state == OPEN and peer.is_settled and len(peer.acked) < 5:
+                    peer.send(b"reading")
+            writer.close()
+
+        await asyncio.gather(*map(play, peers))
+        assert server.store.queues.find("line1").messages == 5 * busy
 
 
 @pytest.mark.rule("B-218", "B-155")
@@ -321,7 +360,7 @@ def test_connection_flood_leaves_time_for_open_connections() -> None:
         with contextlib.ExitStack() as stack:
             for _ in range(200):
                 stack.enter_context(socket.create_connection(listeners.places[0], DEADLINE_S))
-            await listeners.start(mock.Mock(protocol=lambda _listener: Taken()))
+            await listeners.start(mock.Mock(protocol=lambda _listener: Taken(), listen=lambda _listener: None))
             async with asyncio.timeout(DEADLINE_S):
                 while sum(turns) < 200:
                     turns.append(0)

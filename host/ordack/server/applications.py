@@ -98,6 +98,9 @@ class ApplicationServer:
     def protocol(self, listener: Listener) -> asyncio.Protocol:
         return Connection(self, listener)
 
+    def listen(self, _listener: Listener) -> None:
+        return None
+
     def expect(self, address: str, listener: Listener) -> bool:
         if not self.has_room(listener):
             self.tell(address, "too many are connected")

@@ -16,6 +16,7 @@ from ordack.store import ALLOW_LIST, TLS
 
 if TYPE_CHECKING:
     from ordack.config.tls import Tls
+    from ordack.server.sockets import Accepting
 
 BACKLOG = 1000  # connections that wait in the kernel, for example when all boards reconnect at once
 TAKEN_AT_ONCE = 4  # connections accepted per turn, so that a flood leaves time for existing connections
@@ -45,7 +46,7 @@ class Listener:
         self.tls = tls
         self._allow = allow
         self._certificates = certificates
-        self.server: asyncio.Server | None = None
+        self.server: asyncio.Server | Accepting | None = None
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -120,6 +121,9 @@ class Listeners:
 
         loop = asyncio.get_running_loop()
         for listener in self:
+            listener.server = acceptor.listen(listener)
+            if listener.server:
+                continue
             listener.server = await loop.create_server(
                 functools.partial(make, listener), sock=listener.socket, backlog=TAKEN_AT_ONCE
             )
@@ -142,6 +146,9 @@ class Acceptor(Protocol):
 
     def protocol(self, listener: Listener) -> asyncio.Protocol:
         """The protocol of a connection to this listener."""
+
+    def listen(self, listener: Listener) -> Accepting | None:
+        """Accept connections of this listener without asyncio; None: asyncio shall."""
 
     def expect(self, address: str, listener: Listener) -> bool:
         """May a peer at this IP address begin a TLS handshake? After True, `expected` follows."""

@@ -38,6 +38,7 @@ from ordack.server.listener import (
 from ordack.server.ping import Pings
 from ordack.server.record import RecordedConnection, Recorder
 from ordack.server.serial import SerialPort
+from ordack.server.sockets import AVAILABLE, Accepting, Sockets
 from ordack.store import StoreError
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ POLL_INTERVAL_S = 0.05  # for timers
 HOPS_REST = 100  # pause between two scans of all outgoing queues, as a multiple of the scan's duration
 ORDER_ACKS_APART_MS = 5  # for all streams: each time costs a scan of the streams with a pending OrderAck
 MAX_BATCH_BYTES = 16 << 20
+FEW = 8  # busy connections, up to which no commit waits
+WAIT_OF_ONE_S = 20e-6  # so long does a commit wait for each busy connection,
+WAIT_MAX_S = 0.02  # but not longer than this, from the end of the commit before: fewer commits serve a fleet faster
 
 
 def now() -> int:
@@ -83,6 +87,8 @@ class _TcpConnection(asyncio.Protocol):
     """One transport and its link. hop: of an outgoing connection or a serial line. listener: of an incoming
     connection."""
 
+    __slots__ = ("certificate", "ended_here", "heard", "hop", "link", "listener", "net", "recorded", "transport")
+
     transport: asyncio.Transport
 
     def __init__(self, net: _Net, hop: Hop | None, listener: Listener | None = None) -> None:
@@ -93,6 +99,7 @@ class _TcpConnection(asyncio.Protocol):
         self.certificate: str | None = None  # the name in the peer's certificate; None without TLS
         self.recorded: RecordedConnection | None = None
         self.ended_here = False
+        self.heard = 0  # second of the last bytes
 
     @_alone
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -131,6 +138,9 @@ class _TcpConnection(asyncio.Protocol):
             self.recorded.received(data)
         if self.link is not None:
             self.net.arrived(self.link, data)
+            if self.heard != (second := int(self.net.handled_at)):
+                self.heard = second
+                self.net.count_busy(second)
 
     @_alone
     def pause_writing(self) -> None:
@@ -168,6 +178,7 @@ class _Net:
         recorder: Recorder | None,
         tls: Tls | None,
         applications: Listeners | None,
+        reads_in_c: bool,
     ) -> None:
         self.manager = manager
         self.tls = tls
@@ -176,9 +187,17 @@ class _Net:
         self.connectors: dict[Hop, Connector] = {}
         self.connections: dict[PeerLink, _TcpConnection] = {}
         self.serial: dict[Hop, SerialPort] = {}
-        self.application_server = ApplicationServer(manager, self._wake, applications or Listeners([]), tls)
+        self.application_server = ApplicationServer(manager, self._wake_now, applications or Listeners([]), tls)
         self._loop = asyncio.get_running_loop()
-        self._is_awake = False
+        self.sockets: Sockets | None = None  # of plain connections that peers open
+        if AVAILABLE and recorder is None and reads_in_c:
+            self.sockets = Sockets(manager.config.max_unwritten, None, self._readable)
+            self.sockets.watch(True)
+        self._due: asyncio.Handle | None = None  # runs `handle`
+        self._waits = False  # `_due` waits for more input
+        self._is_handling = False
+        self.handled_at = 0.0  # end of the last `handle`, by the loop's clock
+        self._busy_second = self._busy = self._busy_before = 0
         self._arrivals: list[tuple[PeerLink, bytes]] = []
         self._bytes = 0
         self._wanted: set[Hop] = set()
@@ -194,19 +213,68 @@ class _Net:
     def arrived(self, link: PeerLink, data: bytes) -> None:
         self._arrivals.append((link, data))
         self._bytes += len(data)
-        if self._bytes >= MAX_BATCH_BYTES:
+        if self._bytes >= MAX_BATCH_BYTES and not self._is_handling:
             self.handle()
         else:
             self._wake()
 
+    def count_busy(self, second: int) -> None:
+        """Count a connection of asyncio that was heard for the first time in this second."""
+        if second != self._busy_second:
+            self._busy_before = self._busy if second == self._busy_second + 1 else 0
+            self._busy_second, self._busy = second, 0
+        self._busy += 1
+
+    def _wait(self) -> float:
+        """How long the input should wait for more, so that one commit serves many connections, in seconds."""
+        busy = max(self._busy, self._busy_before) + (self.sockets.busy if self.sockets else 0)
+        if busy <= FEW:
+            return 0.0
+        return self.handled_at + min(busy * WAIT_OF_ONE_S, WAIT_MAX_S) - self._loop.time()
+
     def _wake(self) -> None:
-        """Handle the input after this turn of the loop has read all connections."""
-        if not self._is_awake:
-            self._is_awake = True
-            self._loop.call_soon(self.handle)
+        """Handle the input after this turn of the loop has read all connections, or later with more input."""
+        if self._due is None and not self._is_handling:
+            wait = self._wait()
+            self._waits = wait > 0
+            self._due = self._loop.call_later(wait, self.handle) if wait > 0 else self._loop.call_soon(self.handle)
+
+    def _wake_now(self) -> None:
+        """Handle the input in this turn of the loop: an application waits."""
+        if self._due is not None and self._waits:
+            self._due.cancel()
+            self._due = None
+        if self._due is None:
+            self._waits = False
+            self._due = self._loop.call_soon(self.handle)
+
+    def _readable(self) -> None:
+        """A socket of `sockets` has input."""
+        assert self.sockets
+        if self._due is not None or self._wait() > 0:
+            self.sockets.watch(False)
+            self._wake()
+        else:
+            self.handle()
 
     def handle(self) -> None:
-        self._is_awake = False
+        """Handle all input, and watch for more."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        self._is_handling = True
+        try:
+            came = self.sockets is not None and self.sockets.turn(wall())
+            self._handle()
+        finally:
+            self._is_handling = False
+            self.handled_at = self._loop.time()
+        if came and self._wait() > 0:
+            self._wake()
+        elif self.sockets and self._due is None:
+            self.sockets.watch(True)
+
+    def _handle(self) -> None:
         questions = self.application_server.questions()
         if self._arrivals or questions or self.manager.applications.has_work:
             arrivals, self._arrivals, self._bytes = self._arrivals, [], 0
@@ -431,6 +499,11 @@ class _Net:
     def protocol(self, listener: Listener) -> asyncio.Protocol:
         return _TcpConnection(self, None, listener)
 
+    def listen(self, listener: Listener) -> Accepting | None:
+        if self.sockets is None or listener.tls:
+            return None
+        return self.sockets.listen(listener.socket, functools.partial(self.protocol, listener))
+
     def expect(self, address: str, _listener: Listener) -> bool:
         return self.manager.links.expect(address, now())
 
@@ -461,11 +534,17 @@ class _Net:
         self.manager.close()
         self.flush()
         await self.application_server.close()
+        if self.sockets:
+            self.sockets.watch(True)
         deadline = self._loop.time() + SHUT_TIMEOUT_S
         while self.connections and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
         for port in self.serial.values():
             port.close()
+        if self._due is not None:
+            self._due.cancel()
+        if self.sockets:
+            self.sockets.close()
 
 
 def _record(
@@ -508,14 +587,15 @@ async def serve(
     other_files: int = 0,
     tls: Tls | None = None,
     applications: Listeners | None = None,
+    reads_in_c: bool = True,
 ) -> None:
     """Run the queue manager on these listeners until `stop` is set, then end its sessions.
 
     serial: lines and their open devices; the manager's Config has their names as next hops. recorder: records all
     connections. other_files: files reserved for other uses. tls: needed if a listener or the Config's tls_hops use TLS.
-    applications: listeners for applications on other machines. ready: called when peers may connect. The listeners'
-    addresses answer pings if the Config says so. Raises StoreError when the store becomes unreadable; other errors end
-    at most one connection and are logged.
+    applications: listeners for applications on other machines. reads_in_c: False leaves all connections to asyncio.
+    ready: called when peers may connect. The listeners' addresses answer pings if the Config says so. Raises StoreError
+    when the store becomes unreadable; other errors end at most one connection and are logged.
     """
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[object] = loop.create_future()
@@ -529,7 +609,7 @@ async def serve(
         elif not failed.done():
             failed.set_exception(error)
 
-    net = _Net(manager, listeners, recorder, tls, applications)
+    net = _Net(manager, listeners, recorder, tls, applications, reads_in_c)
     of_applications = net.application_server.most + (
         net.application_server.most + LOOKING_FILES if applications and applications.places else 0
     )
