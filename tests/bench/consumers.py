@@ -36,12 +36,14 @@ import redis
 peer, stream = redis.Redis(port=int(where)), "b000000"
 peer.xgroup_create(stream, "readers", id="0")
 begin()
+found = peer.xreadgroup("readers", "one", {stream: ">"}, count=1)
 for _ in range(count):
-    [[_, [[key, entry]]]] = peer.xreadgroup("readers", "one", {stream: ">"}, count=1)
-    with peer.pipeline() as pipe:  # MULTI: one sync
+    [[_, [[key, entry]]]] = found
+    with peer.pipeline() as pipe:  # MULTI: one sync; asks for the next entry, as ordack's client does
         pipe.xack(stream, "readers", key)
         pipe.xdel(stream, key)
-        pipe.execute()
+        pipe.xreadgroup("readers", "one", {stream: ">"}, count=1)
+        found = pipe.execute()[2]
 """,
     "nats": """
 import socket

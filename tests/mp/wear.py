@@ -1,5 +1,5 @@
 """What the outbox writes to the flash for each message, the blocks that are erased for it, and for how long: the tables
-of firmware/docs/storage.md. Runs on MicroPython only: micropython -X heapsize=16M tests/mp/wear.py [MESSAGES]
+of host/docs/benchmarks.md. Runs on MicroPython only: micropython -X heapsize=16M tests/mp/wear.py [MESSAGES]
 """
 
 import sys

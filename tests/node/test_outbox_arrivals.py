@@ -297,8 +297,8 @@ MICROPYTHON = run_mp.ROOT / "build" / "micropython" / "unix-c" / "micropython"
 
 
 @pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython here")
-def test_storage_page_states_measured_flash_wear() -> None:
-    readme = (run_mp.ROOT / "firmware" / "docs" / "storage.md").read_text(encoding="utf-8")
+def test_benchmarks_page_states_measured_flash_wear() -> None:
+    readme = (run_mp.ROOT / "host" / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     output = run_mp.micropython("unix-c", "-X", "heapsize=16M", "tests/mp/wear.py", "1000").stdout
     row = r"^\| (LittleFS|FAT|Raw)([^|]*\| \d+ \| \d+(?: KB)?) \|([\d., |]+)\|$"
     stated, measured = (re.findall(row, text, re.M) for text in (readme, output))
