@@ -149,6 +149,15 @@ static int has_moved(const slot *s)
     return 0;
 }
 
+/* Put a slot into the list of those with news. */
+static void report(mqqb_fast *f, uint32_t number)
+{
+    if (!f->slots[number].is_reported) {
+        f->slots[number].is_reported = 1;
+        f->active.of[f->active.count++] = (int32_t)number;
+    }
+}
+
 /* Put a closed slot into the list of free ones once nothing refers to it. */
 static void release(mqqb_fast *f, uint32_t number)
 {
@@ -181,11 +190,16 @@ static int own(mqqb_fast *f, int32_t owner, int32_t number)
 
 int32_t mqqb_fast_open(mqqb_fast *f, int32_t owner, mqqb_session *session)
 {
-    void *slots = f->slots;
+    void *slots = f->slots, *active = f->active.of;
     int32_t number = f->free;
 
     if (number < 0) {
-        if (!grow32(&slots, sizeof *f->slots, &f->slot_room, (size_t)f->slot_count + 1)) {
+        const size_t count = (size_t)f->slot_count + 1;
+        if (!grow(&active, sizeof *f->active.of, &f->active.room, count)) { /* room for each slot */
+            return -1;
+        }
+        f->active.of = active;
+        if (!grow32(&slots, sizeof *f->slots, &f->slot_room, count)) {
             return -1;
         }
         f->slots = slots;
@@ -275,6 +289,8 @@ int32_t mqqb_fast_learn(mqqb_fast *f, int32_t number, const uint8_t *packet, siz
     slot *const s = &f->slots[number];
     const uint32_t place = place_in(s);
     mqqb_run_template t;
+    mqqb_run_packet found;
+    uint32_t k;
     int32_t at;
     stream *st;
     uint8_t *kept;
@@ -283,6 +299,12 @@ int32_t mqqb_fast_learn(mqqb_fast *f, int32_t number, const uint8_t *packet, siz
         t.head_size > MQQB_FAST_HEAD_MAX || order_ack_size < MQQB_PACKET_SIZE_MIN_MESSAGE + MQQB_ORDER_ACK_SIZE ||
         order_ack_size > MQQB_FAST_ACK_MAX) {
         return -1;
+    }
+    for (k = 0; k < MQQB_FAST_STREAMS; k++) {
+        st = &s->streams[k];
+        if (st->is_active && st->record == record && mqqb_run_find(&st->t, packet, size, &found, 1) == 1) {
+            return number * (int32_t)MQQB_FAST_STREAMS + (int32_t)k;
+        }
     }
     at = queue_at(f, queue_id);
     kept = malloc(t.head_size + order_ack_size);
@@ -460,7 +482,7 @@ static uint32_t take_run(mqqb_fast *f, int32_t number, const uint8_t *data, uint
     }
     *st->record = after;
     keep(f, q, number, data, packets, count);
-    s->news.messages += count;
+    s->news.flags |= MQQB_FAST_CAME;
     if (!carries) {
         mqqb_run_received(s->session, count);
         return bytes;
@@ -494,11 +516,11 @@ uint32_t mqqb_fast_take(mqqb_fast *f, int32_t number, const uint8_t *data, uint3
     slot *const s = &f->slots[number];
     uint32_t at = 0, taken = 1;
 
-    if (s->is_blocked || f->is_committed || (!s->is_reported && !add(&f->active, number))) {
+    if (s->is_blocked || f->is_committed) {
         s->is_blocked = 1;
         return 0;
     }
-    s->is_reported = 1;
+    report(f, (uint32_t)number);
     while (at < size && taken != 0) {
         taken = take_next(f, (uint32_t)number, data + at, size - at, wall);
         at += taken;
@@ -587,6 +609,8 @@ void mqqb_fast_commit(mqqb_fast *f, uint32_t time, uint32_t message_id)
 
     for (i = 0; i < f->moved.count; i++) {
         slot *const s = &f->slots[(uint32_t)f->moved.of[i] / MQQB_FAST_STREAMS];
+        s->news.messages += stream_of(f, f->moved.of[i])->moved;
+        report(f, (uint32_t)f->moved.of[i] / MQQB_FAST_STREAMS);
         if (s->is_open) {
             s->stored += stream_of(f, f->moved.of[i])->moved;
         }

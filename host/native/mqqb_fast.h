@@ -30,6 +30,7 @@ extern "C" {
 /* mqqb_fast_news.flags */
 #define MQQB_FAST_HEARD 1u /* a SessionHeader was applied */
 #define MQQB_FAST_ACKED 2u /* a SessionAck was made */
+#define MQQB_FAST_CAME 8u  /* messages were taken */
 #define MQQB_FAST_OWED 4u  /* an OrderAck was not made: the window is full, or the stream was forgotten */
 
 typedef struct mqqb_fast mqqb_fast;
@@ -44,7 +45,7 @@ typedef struct {
     uint32_t size, count;
 } mqqb_fast_run;
 
-/* Activity of a slot since the last report: bytes and messages taken, OrderAcks and bytes made. */
+/* Activity of a slot since the last report: bytes taken, messages committed, OrderAcks and bytes made. */
 typedef struct {
     uint32_t slot, bytes, messages, order_acks, sent, flags;
 } mqqb_fast_news;
@@ -65,7 +66,7 @@ int32_t mqqb_fast_slot(const mqqb_fast *f, int32_t owner);
 /* Learn the stream of packet[0..size), a message without SessionHeader that the full path has accepted for this queue.
  * record: the stream's words, valid until the stream is forgotten and the next commit. lifetime: seconds after
  * SentTime; older messages stay for the full path. order_ack: an OrderAck of the stream. It replaces the oldest stream
- * of a full slot. Returns the stream; -1: such messages need the full path, the slot has uncommitted messages in all
+ * of a full slot; a stream that predicts this message already stays. Returns the stream; -1: such messages need the full path, the slot has uncommitted messages in all
  * streams, or no memory. */
 int32_t mqqb_fast_learn(mqqb_fast *f, int32_t slot, const uint8_t *packet, size_t size, mqqb_incoming *record,
                         int64_t queue_id, uint32_t lifetime, const uint8_t *order_ack, size_t order_ack_size);

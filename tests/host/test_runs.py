@@ -70,7 +70,7 @@ def _same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 class Twin:
     """One of the two queue managers. at_once: how many messages it has accepted in runs."""
 
-    def __init__(self, folder: Path, config: Config, predicts: bool) -> None:
+    def __init__(self, folder: Path, config: Config, predicts: bool, fast: bool = False) -> None:
         self.predicts = predicts
         self.now = START
         self.log: list[str] = []
@@ -86,6 +86,7 @@ class Twin:
         self.store.queues.create("plain", transactional=False)
         self.store.queues.create("there", transactional=True)
         self.manager = Manager(self.store, START, config, self.log.append)
+        self.manager.fast.is_on &= fast
         self.manager.poll(START, WALL)
         self._receive = self.manager.links.receive
         self.manager.links.receive = self._tell  # type: ignore[method-assign]
@@ -178,9 +179,9 @@ class Stream(NamedTuple):
 class Play:
     """Actions, done to both."""
 
-    def __init__(self, folder: Path, number: int = 0) -> None:
+    def __init__(self, folder: Path, number: int = 0, fast: bool = False) -> None:
         config = Config(
-            early_order_ack=(20, 0)[number & 1],
+            early_order_ack=20 if fast else (20, 0)[number & 1],
             own_names=frozenset({"127.0.0.1"}) if number & 2 else frozenset(),
             route=bool(number & 2),
             access={"small": Access(sources=frozenset({self._source(0)}))} if number & 4 else {},
@@ -188,7 +189,7 @@ class Play:
             report_messages=True,
         )
         self.now = START
-        self.twins = [Twin(folder / "runs", config, True), Twin(folder / "singles", config, False)]
+        self.twins = [Twin(folder / "runs", config, True, fast), Twin(folder / "singles", config, False)]
         self.waiting = [bytearray() for _ in range(LINKS)]
         self.streams = {
             (self._source(number), place): Stream() for number in range(LINKS) for place in range(len(DESTINATIONS))

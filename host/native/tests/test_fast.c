@@ -171,7 +171,7 @@ static void test_takes_a_run_and_acknowledges_it(void)
     CHECK_EQ(news.messages, 40);
     CHECK_EQ(news.order_acks, 1);
     CHECK_EQ(news.sent, 72 + ORDER_ACK);
-    CHECK_EQ(news.flags, MQQB_FAST_ACKED);
+    CHECK_EQ(news.flags, MQQB_FAST_CAME | MQQB_FAST_ACKED);
     CHECK_EQ(mqqb_fast_report(fast, &news, 1), 0);
     size = put_many(42, 1);
     CHECK_EQ(take(size), size);
@@ -333,7 +333,7 @@ static void test_an_order_ack_that_cannot_be_sent_is_owed(void)
     CHECK_EQ(mqqb_fast_next_ack(fast, 1, &id, out, sizeof out), 0);
     CHECK_EQ(mqqb_fast_next_ack(fast, 0, &id, out, sizeof out), 0);
     CHECK_EQ(mqqb_fast_report(fast, &news, 1), 1);
-    CHECK_EQ(news.flags, MQQB_FAST_ACKED | MQQB_FAST_OWED);
+    CHECK_EQ(news.flags, MQQB_FAST_CAME | MQQB_FAST_ACKED | MQQB_FAST_OWED);
     session.received_window_size = 64;
     go_on();
     CHECK(take(put_many(3, 1)) > 0);
@@ -345,7 +345,7 @@ static void test_an_order_ack_that_cannot_be_sent_is_owed(void)
     CHECK_EQ(id, slot);
     CHECK_EQ(mqqb_fast_next_ack(fast, 0, &id, out, sizeof out), 0);
     CHECK_EQ(mqqb_fast_report(fast, &news, 1), 1);
-    CHECK_EQ(news.flags, MQQB_FAST_ACKED | MQQB_FAST_OWED);
+    CHECK_EQ(news.flags, MQQB_FAST_CAME | MQQB_FAST_ACKED | MQQB_FAST_OWED);
     mqqb_fast_free(fast);
 }
 
@@ -396,6 +396,7 @@ static void test_streams_of_a_slot(void)
     CHECK_EQ(ins[3].tx_sequence_number, 2); /* the first of the four that match */
     id = learn(MQQB_FAST_FOREVER, &record, QUEUE);
     CHECK(id - stream > 0);
+    CHECK_EQ(learn(MQQB_FAST_FOREVER, &record, QUEUE), id); /* known already */
     m = numbered(1, "TCP:10.0.0.1\\private$\\readings");
     m.label = "x";
     m.extension_size = MQQB_FAST_HEAD_MAX;

@@ -64,6 +64,8 @@ class Batch:
         self.passed_on: list[int] = []  # keys of acknowledged messages that are not transactional
         self.journaled: list[int] = []  # such messages with JN or JP
         self.answers: list[tuple[int, int]] = []  # key, class of the FinalAck or 0 for an OrderAck; in order of arrival
+        self.fast = 0  # messages written by the fast path
+        self.learned: dict[IncomingState, tuple[PeerLink, headers.UserMessage, bytes]] = {}  # for the fast path
         self.queue_of: dict[int, OutgoingQueue] = {}  # of each key in answers, and of entries taken out
 
     def passed(self, queue: OutgoingQueue, entries: list[Entry]) -> None:
@@ -82,7 +84,7 @@ class Batch:
 
     def count(self, counters: Counters) -> None:
         """Add the batch to the counters after its commit."""
-        stored = sum(1 + len(message.more) for message in self.messages) + len(self.forwarded)
+        stored = sum(1 + len(message.more) for message in self.messages) + len(self.forwarded) + self.fast
         if stored:
             counters.batches.add(stored)
         for link, count in self.received.items():
@@ -396,6 +398,8 @@ class Acceptance:
         rank = LOWEST_PRIORITY_RANK - priority
         peer, address = (back.peer, back.address) if wanted else (None, None)
         correlation = correlation_of(message)
+        if arriving.state is not None and not (wanted or correlation) and expire[-1] is None:
+            batch.learned[arriving.state] = arriving.link, message, packets[-1]
         are_alike = expire.count(expire[0]) == len(expire)
         for first, expires in zip(packets, expire[:1] if are_alike else expire, strict=False):
             more = packets[1:] if are_alike else ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -72,10 +72,11 @@ class IncomingState:
 
 class IncomingStreams:
     """All incoming streams; `load` reads them from the store. order_acks_due: deadline of the first OrderAck, or
-    None."""
+    None. changed: called with a stream whose next message or OrderAck needs another way or decision."""
 
     def __init__(self, store: Store, config: Config) -> None:
         self.order_acks_due: int | None = None
+        self.changed: Callable[[IncomingState], None] = lambda _state: None
         self._store = store
         self._here = (names.NULL_GUID, store.guid)  # QueueManagerAddresses of this queue manager (A-38)
         self._config = config
@@ -207,6 +208,7 @@ class IncomingStreams:
     def came_on(self, link: PeerLink, state: IncomingState) -> None:
         """Note that a message of this stream arrived on this link."""
         if state.link is not link:
+            self.changed(state)
             if state.link:
                 del self._on[state.link][state]
             state.link = link
@@ -226,6 +228,7 @@ class IncomingStreams:
                 self._forget(state)
 
     def _forget(self, state: IncomingState) -> None:
+        self.changed(state)
         if state.link:
             del self._on[state.link][state]
         del self._states[state.source, state.key]
@@ -277,11 +280,17 @@ class IncomingStreams:
         limited = []
         for sequence, number in found:
             if state := sequences.get(sequence):
+                self.changed(state)
                 state.stream.give_up(sequence[1], number)
                 limited.append(state)
         return limited
 
     # ---- owed OrderAcks
+
+    def order_ack_template(self, link: PeerLink, state: IncomingState) -> bytes:
+        """Return an OrderAck for the source of a stream, sent on this link, without its numbers and times."""
+        direct = link.session.direct_format_session and state.source == link.peer
+        return _template(self._store.guid, *((b"", link.address) if direct else (state.source, "")))
 
     def owe(self, state: IncomingState) -> None:
         """Schedule the stream's OrderAck."""
@@ -398,6 +407,7 @@ class OrderAcks:
             assert queue
             queue.rejections = self._outgoing.last_key
             if state:
+                self._incoming.changed(state)
                 state.final_acks = queue
 
     def send_due(self, now: int, wall: int) -> None:
@@ -442,8 +452,7 @@ class OrderAcks:
         return queue is None or may_acknowledge(queue.rejecting, link)
 
     def _send_on(self, link: PeerLink, state: IncomingState, now: int, wall: int) -> None:
-        direct = link.session.direct_format_session and state.source == link.peer
-        packet = bytearray(_template(self._store.guid, *((b"", link.address) if direct else (state.source, ""))))
+        packet = bytearray(self._incoming.order_ack_template(link, state))
         SENT.pack_into(packet, core.USER_SENT_TIME_AT, wall, self._message_id())
         record, number = state.stream.record, state.stream.order_ack_number
         ACKNOWLEDGED.pack_into(

@@ -194,6 +194,10 @@ class PeerLink:
         self.was_open = False
         self.alarms: list[int] = []  # deadlines to check, ms; the last one is the earliest
         self.pace = Pace(session)
+        self.slot = -1  # of the fast path
+        self.owner = -1  # of the slot; -1: this link's acknowledgements are part of its session's output
+        self.learned = 0  # streams since the last message on the fast path
+        self.was_direct = False  # direct_format_session when streams were learned
         self.schedule = FairSchedule()
 
     @property
@@ -282,8 +286,16 @@ class Links:
 
     # ---- for operators
 
-    def report(self) -> list[dict[str, Any]]:
-        """Return the state of each session."""
+    def report(self) -> dict[str, Any]:
+        """Return refusals, the last failure, and the state of each session."""
+        return {
+            "refused": self.refusals(),
+            "last_refusal": self.counters.last_refusal,
+            "failure": self.counters.failure,
+            "sessions": self._sessions(),
+        }
+
+    def _sessions(self) -> list[dict[str, Any]]:
         return [
             {
                 "name": link.name,
@@ -429,11 +441,22 @@ class Links:
             link.pace.came(len(data), now)
         return events
 
+    def stored(self, counts: Iterable[tuple[PeerLink, bool, int]], now: int) -> None:
+        """Let sessions acknowledge stored messages: link, recoverable or not, count."""
+        for link, recoverable, count in counts:
+            link.session.stored_all(recoverable, count, now)
+            self.touch(link)
+
     def limit_half_received(self) -> None:
         """Close links until unfinished packets fit into their memory limit (B-435)."""
         while sum(self._half_received.values()) > self._config.max_half_received:
             largest = max(self._half_received, key=self._half_received.__getitem__)
             self.close(largest, "B-435", "unfinished packets take too much memory: the largest gives way")
+
+    @property
+    def touched(self) -> Iterable[PeerLink]:
+        """Links that may have data to write."""
+        return self._touched
 
     def touch(self, link: PeerLink) -> None:
         """Mark a link that may have data to write."""

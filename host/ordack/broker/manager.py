@@ -23,6 +23,7 @@ from mqqb.connection import Acknowledged, Closed, MessageReceived, Noted, Opened
 from ordack.broker.acceptance import NOT_NOW, Acceptance, Batch, Duplicates
 from ordack.broker.applications import Applications, Question
 from ordack.broker.commits import carry_out
+from ordack.broker.fast import FastPath
 from ordack.broker.incoming import IncomingStreams, OrderAcks
 from ordack.broker.links import Hop, Links, PeerLink
 from ordack.broker.outcome import CHUNK, Settlements, piece
@@ -53,8 +54,10 @@ class Dispatcher:
         outgoing: OutgoingQueues,
         settling: Settling,
         order_acks: OrderAcks,
+        fast: FastPath,
         transact: Callable[[int, int, Callable[[Batch], object]], object],
     ) -> None:
+        self._fast = fast
         self._store = store
         self._config = config
         self._links = links
@@ -89,6 +92,7 @@ class Dispatcher:
                 link.counts.resent += queue.leave([key_of(entry)])
                 queue.stream.prepare(entry, packet, parse.transaction_offset(packet))
             session.send(entry, packet, entry.recoverable, now)
+            self._fast.hold(link)
             link.counts.sent += 1
             stream = queue.stream if entry.tx_sequence_number else None
             link.pace.sends(len(packet), stream, stream is not None and entry is stream.table[0])
@@ -184,7 +188,7 @@ class Manager:
     """One queue manager on an open store. The caller holds the manager lock (`Store.lock_manager`).
 
     log: takes the lines of the log; a defect has several. about: values of the caller to show in the report.
-    connections: gives the network's state of each hop.
+    connections: gives the network's state of each hop. fast.is_on: may be set False before the first connection.
     """
 
     def __init__(
@@ -197,6 +201,7 @@ class Manager:
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict
         self.links = Links(store.guid, config, self.operator, self._ended)
         self.incoming = IncomingStreams(store, config)
+        self.fast = FastPath(store, self.links, self.incoming, config)
         self.outgoing = OutgoingQueues(store, self.links, config)
         self.applications = Applications(store, self.outgoing, self.operator, carry_out)
         self._duplicates = Duplicates(store, config)
@@ -207,7 +212,7 @@ class Manager:
             store, self.incoming, self.outgoing, self._settling, self._duplicates, self._transact
         )
         self._dispatcher = Dispatcher(
-            store, config, self.links, self.outgoing, self._settling, self._order_acks, self._transact
+            store, config, self.links, self.outgoing, self._settling, self._order_acks, self.fast, self._transact
         )
         self._history_due = now + 1000 * config.history_lifetime
         self._looked_at = -1  # second of the last search for due messages
@@ -224,6 +229,7 @@ class Manager:
     def _load(self, now: int) -> None:
         """Read the state from the store."""
         self._put_off.clear()  # peers resend these OrderAcks
+        self.fast.give_up(now)
         self.outgoing.load()
         self._deadlines.load()
         self._duplicates.load()
@@ -236,6 +242,7 @@ class Manager:
         with self.store.snapshot():
             self.incoming.refresh()
             self.outgoing.refresh()
+        self.fast.forget_all()
 
     @contextlib.contextmanager
     def _guard(self, now: int) -> Iterator[None]:
@@ -276,6 +283,7 @@ class Manager:
         return link
 
     def _ended(self, link: PeerLink) -> None:
+        self.fast.close(link)
         self.outgoing.ended(link)
         self.incoming.ended(link)
 
@@ -315,9 +323,11 @@ class Manager:
             work: list[_Arrived] = []
             links: dict[PeerLink, None] = {}
             for link, data in arrivals:
-                links[link] = None
-                work += [(link, event, now) for event in self.links.receive(link, data, now)]
-            if lazily and work and not questions and not self.applications.has_work and all(map(_can_wait, work)):
+                if rest := self.fast.take(link, data, wall):
+                    links[link] = None
+                    work += [(link, event, now) for event in self.links.receive(link, rest, now)]
+            has_other_work = questions or self.applications.has_work or self.fast.pending
+            if lazily and work and not has_other_work and all(map(_can_wait, work)):
                 self._put_off += work
             else:
                 self._handle_all(work, questions, now, wall)
@@ -328,11 +338,11 @@ class Manager:
                 self._dispatch(link, now, wall)
             self._order_acks.send_due(now, wall)
             self.outgoing.at_hand.clear()
+            self.fast.go_on(links)
 
     def _handle_all(self, work: list[_Arrived], questions: Sequence[Question], now: int, wall: int) -> None:
         """Decide about the whole batch. If that fails, decide about its parts, so that no part spoils another."""
-        work = self._put_off + work
-        self._put_off = []
+        work, self._put_off = self.fast.given_back() + self._put_off + work, []
         try:
             self._handle(work, now, wall, questions)
         except StoreError as error:
@@ -340,9 +350,10 @@ class Manager:
                 raise
             self.links.counters.store_failed(str(error), now)
             self._load(now)  # the requests may be the cause; their applications got the error
-            self._handle(work, now, wall)
+            self._handle(self.fast.given_back() + work, now, wall)
         except Exception as error:  # noqa: BLE001 - a defect ends one link only
             self.operator.tell(f"a batch is handled again, link by link, after {error!r}")
+            work = self.fast.given_back() + work
             if questions:
                 self._handle([], now, wall, questions)
             for link in dict.fromkeys(link for link, _, _ in work):
@@ -353,20 +364,23 @@ class Manager:
         """Decide about events and store the outcome. An exception leaves everything undecided and nothing stored."""
 
         def decide(batch: Batch) -> None:
-            for link, event, came in work:
+            for link, event, came in [*self.fast.put(batch, now, wall), *work]:
                 if link not in batch.refused:
                     self._decide(batch, link, event, came, wall)
 
+        pending = self.fast.pending
         if (
             questions
+            or pending
             or self.applications.has_work
             or any(isinstance(event, (MessageReceived, MessageRun, Acknowledged)) for _, event, _ in work)
         ):
-            writes = bool(work) or self.applications.writes(questions)
-            durable = not writes or bool(work) or self.applications.must_last(questions)
-            for link, recoverable, count in self._transact(now, wall, decide, questions, durable, writes).stored:
-                link.session.stored_all(recoverable, count, now)
-                self.links.touch(link)
+            writes = bool(work or pending) or self.applications.writes(questions)
+            durable = not writes or bool(work or pending) or self.applications.must_last(questions)
+            batch = self._transact(now, wall, decide, questions, durable, writes)
+            self.fast.acknowledge(now, wall)
+            self.links.stored(batch.stored, now)
+            self.fast.learn_all(batch.learned)
         else:
             decide(Batch(Settlements(self.store, wall, self.config)))
 
@@ -450,6 +464,7 @@ class Manager:
         return ""
 
     def _write(self, batch: Batch, wall: int) -> None:
+        self.fast.write()
         if batch.messages:
             self.store.messages.add(batch.messages)
         if batch.incoming or batch.forgotten:
@@ -502,6 +517,7 @@ class Manager:
         if self.failure and not self._recover(now):
             return
         with self._guard(now):
+            self.fast.tell(now)
             self.links.run_timers(now)
             self._order_acks.send_due(now, wall)
             for queue, link in self.outgoing.busy():
@@ -514,7 +530,7 @@ class Manager:
             self.applications.end_waiting(now)
             if wall != self._looked_at:
                 self.store.messages.news.add(ANY)  # messages held by processes that have died
-            if self._put_off or self.applications.has_work:
+            if self._put_off or self.fast.waiting or self.applications.has_work:
                 self._handle_all([], (), now, wall)
             self.outgoing.obey(now)
             if self._looked_at < 0 and self._deadlines.end_foreign(now, wall):  # nothing is sent before this ends
@@ -554,19 +570,13 @@ class Manager:
 
     def report(self) -> dict[str, Any]:
         """Return the state of the queue manager for operators."""
-        counters = self.links.counters
         connections = self.connections()
         return {
             **self.about,
-            "refused": self.links.refusals(),
-            "last_refusal": counters.last_refusal,
-            "failure": counters.failure,
+            **self.links.report(),
             "refusing": self.incoming.refusing(),
-            "sessions": self.links.report(),
             "serial": [connection for connection in connections.values() if "serial" in connection],
-            "outgoing": [
-                queue.report(connections.get(queue.hop) if queue.hop else None, self._zero) for queue in self.outgoing
-            ],
+            "outgoing": self.outgoing.report(connections, self._zero),
         }
 
     def close(self) -> None:

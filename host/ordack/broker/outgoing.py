@@ -150,6 +150,10 @@ class OutgoingQueues:
         self.last_key = 0
         self._is_loaded = False
 
+    def report(self, connections: dict[Hop, dict[str, Any]], zero: int) -> list[dict[str, Any]]:
+        """Return the state of each queue. connections: see Manager. zero: time of `now` = 0, ms since 1970."""
+        return [queue.report(connections.get(queue.hop) if queue.hop else None, zero) for queue in self]
+
     def __iter__(self) -> Iterator[OutgoingQueue]:
         return iter(self._queues.values())
 

@@ -197,6 +197,39 @@ class PredictingSession(Session):
             else:
                 self._templates.clear()
 
+    @property
+    def has_output(self) -> bool:
+        """Does output wait for `data_to_send`?"""
+        return bool(self._out)
+
+    def put(self, packets: bytes) -> None:
+        """Append packets that the fast path made to the output."""
+        self._out.append(packets)
+
+    def went_fast(self, order_acks: int, flags: int, now: int) -> bool:
+        """Follow the fast path, which has changed the counts: OrderAcks sent, and MQQB_FAST flags. True: a timer has
+        started."""
+        due, counts, in_flight = self.due, self.window.counts, self.window.in_flight
+        self._received_ack = True  # B-167
+        if flags & lib.MQQB_FAST_CAME:
+            self.is_active = True
+        if flags & lib.MQQB_FAST_ACKED:
+            due[connection.ACK_SEND] = None
+            if counts[core.SESSION_RECEIVED] != counts[core.SESSION_ACKED]:
+                self._start_ack_send(self.ack_wait_timeout // 2, now)
+        if order_acks:
+            in_flight.extend((None,) * order_acks)
+        started = order_acks > 0 and due[connection.ACK_WAIT] is None
+        if flags & lib.MQQB_FAST_HEARD:
+            left = core.session_unacked_sent(counts)
+            while len(in_flight) > left:
+                in_flight.popleft()
+            if due[connection.WINDOW_GROWTH] is not None:
+                self._start_window_growth(now)
+        if started or (in_flight and flags & lib.MQQB_FAST_HEARD):
+            self._start_ack_wait(now)
+        return started
+
     def stored_all(self, recoverable: bool, count: int, now: int) -> None:
         """As `stored`, for `count` messages of this kind."""
         while count and self.state == OPEN:
