@@ -10,6 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from struct import unpack_from
 from typing import Any
 
 import pytest
@@ -70,11 +71,14 @@ def _meaning(twin: Twin) -> object:
     }
     execute = twin.store._database.connection.execute
     tables: dict[Any, list[Any]] = defaultdict(list)
-    for queue, packet, *columns in execute(
+    for queue, packets, *columns in execute(
         "SELECT queue, packet, rank, expires, wants, peer, address, own, purged, in_doubt FROM messages "
         "ORDER BY lookup_id"
     ):
-        tables[queue, packet[16:32], packet[64:100]].append((packet, columns))
+        while packets:  # of one row
+            (size,) = unpack_from("<I", packets, core.BASE_PACKET_SIZE_AT)
+            packet, packets = packets[:size], packets[size:]
+            tables[queue, packet[16:32], packet[64:100]].append((packet, columns))
     for name in TABLES.keys() - {"messages"}:
         tables[name] = sorted(execute(f"SELECT {TABLES[name]} FROM {name}"), key=repr)
     counters = twin.manager.links.counters

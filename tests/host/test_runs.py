@@ -400,13 +400,13 @@ class Play:
     def _fail(self) -> None:
         """The next batch with messages for a queue here cannot be written."""
         for twin in self.twins:
-            add = twin.store.messages.add
+            add, add_run = twin.store.messages.add, twin.store.messages.add_run
 
-            def fail(_messages: Any, twin: Twin = twin, add: Any = add) -> None:
-                twin.store.messages.add = add  # type: ignore[method-assign]
+            def fail(*_messages: Any, twin: Twin = twin, add: Any = add, add_run: Any = add_run) -> None:
+                twin.store.messages.add, twin.store.messages.add_run = add, add_run  # type: ignore[method-assign]
                 raise StoreFull("the disk is full")
 
-            twin.store.messages.add = fail  # type: ignore[method-assign]
+            twin.store.messages.add = twin.store.messages.add_run = fail  # type: ignore[method-assign,assignment]
 
 
 def _play(folder: Path, number: int, actions: list[Action]) -> int:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mqqb import compose, core, headers, parse
 from mqqb.connection import OPEN, MessageReceived
 
-from ordack.store.messages import NewMessage
-
 if core.implementation == "c":
     from _mqqb import ffi, lib
 
@@ -224,8 +222,7 @@ class FastPath:
     def write(self) -> None:
         """Write these messages."""
         for run in self._unwritten:
-            first, *more = run.each()
-            self._store.messages.add([NewMessage(run.queue, LOWEST_RANK, first, more=more)])
+            self._store.messages.add_run(run.queue, LOWEST_RANK, run.packets, run.sizes)
 
     def _runs(self) -> Iterator[Run]:
         run = self._run
