@@ -373,7 +373,7 @@ class DestinationQueue:
         backlog = self.backlog
         commits = backlog.commits
         settings = backlog.outcomes.settings
-        flags = core.USER_JN * dead_letter | core.USER_JP * journal
+        flags = _flags(dead_letter, journal) if dead_letter or journal else 0
         _check(body, label, ttrq, ttbr)
         ttrq = ttrq or link.CONNECT_TIMEOUT_S  # 0: one attempt to deliver it (B-405)
         outbox = commits.outbox
@@ -427,6 +427,10 @@ def _check(body: "Any", label: str, ttrq: int, ttbr: int) -> None:
         raise ValueError("ttrq is 0 to 4294967295 s, not " + str(ttrq))
     if not 0 <= ttbr <= compose.FOREVER:
         raise ValueError("ttbr is 0 to 4294967295 s, not " + str(ttbr))
+
+
+def _flags(dead_letter: bool, journal: bool) -> int:
+    return core.USER_JN * dead_letter | core.USER_JP * journal
 
 
 def _all_accepted(messages: "list[OutboxMessage]") -> "list[OutboxMessage]":
