@@ -222,14 +222,22 @@ int32_t mqqb_fast_open(mqqb_fast *f, int32_t owner, mqqb_session *session)
     return number;
 }
 
+void mqqb_fast_disown(mqqb_fast *f, int32_t owner)
+{
+    const int32_t number = mqqb_fast_slot(f, owner);
+
+    if (number >= 0) {
+        f->owners.of[owner] = 0;
+        f->slots[number].owner = -1;
+    }
+}
+
 void mqqb_fast_close(mqqb_fast *f, int32_t number)
 {
     slot *const s = &f->slots[number];
     uint32_t k;
 
-    if (s->owner >= 0) {
-        f->owners.of[s->owner] = 0;
-    }
+    mqqb_fast_disown(f, s->owner);
     s->is_open = 0;
     for (k = 0; k < MQQB_FAST_STREAMS; k++) {
         s->streams[k].is_active = 0;

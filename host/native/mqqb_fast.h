@@ -60,6 +60,9 @@ void mqqb_fast_free(mqqb_fast *f);
 int32_t mqqb_fast_open(mqqb_fast *f, int32_t owner, mqqb_session *session);
 void mqqb_fast_close(mqqb_fast *f, int32_t slot);
 
+/* This owner has ended; its slot has none any more. */
+void mqqb_fast_disown(mqqb_fast *f, int32_t owner);
+
 /* The slot of this owner; -1: none. */
 int32_t mqqb_fast_slot(const mqqb_fast *f, int32_t owner);
 

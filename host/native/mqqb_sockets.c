@@ -148,6 +148,9 @@ void mqqb_sockets_remove(mqqb_sockets *s, int32_t socket)
     connection *const c = s->connections + socket;
 
     (void)close(c->descriptor); /* epoll forgets it */
+    if (s->fast != NULL) {
+        mqqb_fast_disown(s->fast, socket);
+    }
     free(c->kept);
     c->kept = NULL;
     c->descriptor = -1;

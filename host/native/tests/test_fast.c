@@ -362,10 +362,17 @@ static void test_slots_come_and_go(void)
     CHECK_EQ(mqqb_fast_slot(fast, 6), -1);
     CHECK_EQ(mqqb_fast_slot(fast, -1), -1);
     CHECK(take(put_many(2, 1)) > 0);
+    mqqb_fast_disown(fast, 5);
+    mqqb_fast_disown(fast, 5);
+    CHECK_EQ(mqqb_fast_slot(fast, 5), -1);
+    second = mqqb_fast_open(fast, 5, &another); /* before the first one is closed */
+    CHECK_EQ(mqqb_fast_slot(fast, 5), second);
     mqqb_fast_close(fast, slot);
+    CHECK_EQ(mqqb_fast_slot(fast, 5), second);
+    mqqb_fast_close(fast, second);
     CHECK_EQ(mqqb_fast_slot(fast, 5), -1);
     second = mqqb_fast_open(fast, -1, &another);
-    CHECK(second != slot); /* its messages still wait for a commit */
+    CHECK(second >= 0 && second != slot); /* its messages still wait for a commit */
     CHECK_EQ(mqqb_fast_pending(fast), 1);
     mqqb_fast_commit(fast, WALL, 1);
     CHECK_EQ(mqqb_fast_next_ack(fast, 1, &id, out, sizeof out), 0);

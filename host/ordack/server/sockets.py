@@ -138,7 +138,7 @@ class Sockets:
         self._sockets = lib.mqqb_sockets_new(ffi.NULL if fast is None else fast, unwritten_max)
         if not self._sockets:
             raise OSError("no memory or file for the connections of peers")
-        self._acknowledges = fast is not None
+        self._fast = fast
         self._transports: dict[int, SocketTransport] = {}
         self._loop = asyncio.get_running_loop()
         self._readable = readable
@@ -197,11 +197,11 @@ class Sockets:
             else:
                 error = OSError(item.size, "the connection broke") if item.size else None
                 self._loop.call_soon(self.end, transport, error)
-        return bool(count)
+        return bool(count) or (self._fast is not None and lib.mqqb_fast_pending(self._fast) > 0)
 
     def acknowledge(self) -> None:
         """Write what the fast path acknowledges."""
-        if self._acknowledges:
+        if self._fast is not None and self._sockets:
             lib.mqqb_sockets_acknowledge(self._sockets)
 
     @property

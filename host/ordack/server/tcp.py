@@ -38,7 +38,7 @@ from ordack.server.listener import (
 from ordack.server.ping import Pings
 from ordack.server.record import RecordedConnection, Recorder
 from ordack.server.serial import SerialPort
-from ordack.server.sockets import AVAILABLE, Accepting, Sockets
+from ordack.server.sockets import AVAILABLE, Accepting, Sockets, SocketTransport
 from ordack.store import StoreError
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ class _TcpConnection(asyncio.Protocol):
                 connector.unreachable(ConnectionResetError("the peer closed the connection"), now(), wall())
         else:
             self.link.certificate = self.certificate or ""
+            if isinstance(transport, SocketTransport):
+                self.link.owner = transport.number
             if connector:
                 connector.connected()
             self.net.connections[self.link] = self
@@ -191,7 +193,9 @@ class _Net:
         self._loop = asyncio.get_running_loop()
         self.sockets: Sockets | None = None  # of plain connections that peers open
         if AVAILABLE and recorder is None and reads_in_c:
-            self.sockets = Sockets(manager.config.max_unwritten, None, self._readable)
+            fast = manager.fast
+            self.sockets = Sockets(manager.config.max_unwritten, fast.fast if fast.is_on else None, self._readable)
+            fast.send = self.sockets.acknowledge
             self.sockets.watch(True)
         self._due: asyncio.Handle | None = None  # runs `handle`
         self._waits = False  # `_due` waits for more input
@@ -276,7 +280,7 @@ class _Net:
 
     def _handle(self) -> None:
         questions = self.application_server.questions()
-        if self._arrivals or questions or self.manager.applications.has_work:
+        if self._arrivals or questions or self.manager.applications.has_work or self.manager.fast.pending:
             arrivals, self._arrivals, self._bytes = self._arrivals, [], 0
             try:
                 self.manager.receive(arrivals, now(), wall(), questions, lazily=True)
