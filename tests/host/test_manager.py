@@ -310,6 +310,22 @@ def test_rejecting_stream_is_problem_until_incoming_reset(tmp_path: Path) -> Non
     assert (stream["sequence_id"], stream["sequence_number"], stream["reject_count"]) == (100 << 32 | 1, 3, 0)
 
 
+def test_report_of_session_follows_its_changes(host: Host) -> None:
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    world.connect_all()
+    [before] = host.manager.links.report()["sessions"]
+    assert (before["guid"], before["state"]) == (guids.guid_text(bytes(16)), connection.WAITING_EC_MSG)
+    exchange(world)
+    [opened] = host.manager.links.report()["sessions"]
+    assert (opened["guid"], opened["state"]) == (guids.guid_text(peer.guid), connection.OPEN)
+    assert host.manager.links.report()["sessions"][0] is opened, "it takes no work while nothing changes"
+    with host.client() as client:
+        client.send(f"PRIVATE={guids.guid_text(peer.guid)[1:-1]}\\1", b"x")
+    world.pass_time(50)
+    assert host.manager.links.report()["sessions"] == [{**opened, "in_flight": 1}]
+
+
 # ---- durable before acknowledged ------------------------------------------------------------------
 
 

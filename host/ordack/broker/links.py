@@ -199,6 +199,26 @@ class PeerLink:
         self.learned = 0  # streams since the last message on the fast path
         self.was_direct = False  # direct_format_session when streams were learned
         self.schedule = FairSchedule()
+        self._shown: dict[str, Any] = {}
+
+    def report(self) -> dict[str, Any]:
+        """Return the state of the session; the same object as before if nothing has changed."""
+        session, shown = self.session, self._shown
+        in_flight = len(session.window.in_flight)
+        if not shown or shown["state"] != session.state:
+            self._shown = {
+                "name": self.name,
+                "address": self.address,
+                "guid": guids.guid_text(self.peer),
+                "peer_name": self.peer_name,
+                "certificate": self.certificate,
+                "state": session.state,
+                "initiator": session.initiator,
+                "in_flight": in_flight,
+            }
+        elif shown["in_flight"] != in_flight:
+            self._shown = {**shown, "in_flight": in_flight}
+        return self._shown
 
     @property
     def name(self) -> str:
@@ -292,23 +312,8 @@ class Links:
             "refused": self.refusals(),
             "last_refusal": self.counters.last_refusal,
             "failure": self.counters.failure,
-            "sessions": self._sessions(),
+            "sessions": [link.report() for link in self],
         }
-
-    def _sessions(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "name": link.name,
-                "address": link.address,
-                "guid": guids.guid_text(link.peer),
-                "peer_name": link.peer_name,
-                "certificate": link.certificate,
-                "state": link.session.state,
-                "initiator": link.session.initiator,
-                "in_flight": len(link.session.window.in_flight),
-            }
-            for link in self
-        ]
 
     def refusals(self) -> dict[str, dict[str, int]]:
         """Count refusals since the start: of connections by reason, of messages by class, repetitions included."""

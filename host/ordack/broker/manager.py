@@ -188,7 +188,8 @@ class Manager:
     """One queue manager on an open store. The caller holds the manager lock (`Store.lock_manager`).
 
     log: takes the lines of the log; a defect has several. about: values of the caller to show in the report.
-    connections: gives the network's state of each hop. fast.is_on: may be set False before the first connection.
+    connections: gives the network's state of each hop. answered: called when `applications.answers` cannot wait.
+    fast.is_on: may be set False before the first connection.
     """
 
     def __init__(
@@ -199,6 +200,7 @@ class Manager:
         self.operator = Operator(log, lambda text: PeerNames(config.names).added(text))
         self.about: dict[str, Any] = {}
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict
+        self.answered: Callable[[], None] = lambda: None
         self.links = Links(store.guid, config, self.operator, self._ended)
         self.incoming = IncomingStreams(store, config)
         self.fast = FastPath(store, self.links, self.incoming, config)
@@ -331,6 +333,8 @@ class Manager:
                 self._put_off += work
             else:
                 self._handle_all(work, questions, now, wall)
+                if arrivals:  # applications may wait for these messages; other answers follow what is sent
+                    self.answered()
             self.links.limit_half_received()
             self.outgoing.obey(now)  # before messages are sent
             links.update((queue.link, None) for queue in self.outgoing.take_news() if queue.link)
@@ -486,13 +490,8 @@ class Manager:
 
     # ---- output
 
-    @property
-    def order_acks_due(self) -> int | None:
-        """The time for the next call of `acknowledge`, or None."""
-        return self.incoming.order_acks_due
-
     def acknowledge(self, now: int, wall: int) -> None:
-        """Send due OrderAcks. Call it when `order_acks_due` has passed."""
+        """Send due OrderAcks. Call it when `incoming.order_acks_due` has passed."""
         with self._guard(now):
             self._order_acks.send_due(now, wall)
 
@@ -556,7 +555,7 @@ class Manager:
         self.outgoing.note_closed()
         if now < self._report_at:
             return
-        self._report_at = now + len(self.links) + len(self.outgoing)  # 5,000 sessions: every 5 s
+        self._report_at = now + 2 * (len(self.links) + len(self.outgoing))  # 5,000 sessions: every 10 s
         shown = self.report()
         if shown != self.shown:
             self.shown = shown

@@ -190,12 +190,15 @@ class ApplicationServer:
 
     def flush(self) -> None:
         """Write the manager's answers."""
+        found: dict[Connection, list[bytes]] = {}  # one write for each: the first one wakes the application
         for application, answer in self.manager.applications.answers():
             if connection := self._of.get(application):
                 try:
-                    connection.answer(service.answered(answer))
+                    found.setdefault(connection, []).append(service.answered(answer))
                 except ValueError as error:
                     connection.end(str(error))
+        for connection, answers in found.items():
+            connection.answer(*answers)
 
 
 class Connection(asyncio.Protocol):
@@ -248,11 +251,11 @@ class Connection(asyncio.Protocol):
                 self._bound(len(data))
         self._owner.wake()
 
-    def answer(self, answer: bytes) -> None:
-        """Answer the pending question."""
+    def answer(self, *answers: bytes) -> None:
+        """Answer the oldest pending questions."""
         if not self.is_over:
-            self._pending -= 1
-            self.transport.write(answer)
+            self._pending -= len(answers)
+            self.transport.write(b"".join(answers))
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.end()

@@ -190,6 +190,7 @@ class _Net:
         self.connections: dict[PeerLink, _TcpConnection] = {}
         self.serial: dict[Hop, SerialPort] = {}
         self.application_server = ApplicationServer(manager, self._wake_now, applications or Listeners([]), tls)
+        manager.answered = self.application_server.flush
         self._loop = asyncio.get_running_loop()
         self.sockets: Sockets | None = None  # of plain connections that peers open
         if AVAILABLE and recorder is None and reads_in_c:
@@ -301,7 +302,7 @@ class _Net:
 
     def _expect_order_acks(self) -> None:
         """Send OrderAcks when they are due, without waiting for the next poll."""
-        due = self.manager.order_acks_due
+        due = self.manager.incoming.order_acks_due
         if due is not None and not self._order_acks:
             self._order_acks = self._loop.call_later(max(due - now(), ORDER_ACKS_APART_MS) / 1000, self._acknowledge)
 
@@ -312,7 +313,6 @@ class _Net:
         self._expect_order_acks()
 
     def flush(self) -> None:
-        self.application_server.flush()
         output = self.manager.output()
         if self.recorder:
             _record(self.recorder, self.connections, output)
@@ -331,6 +331,7 @@ class _Net:
                 connection.ended_here = True
                 connection.transport.close()
                 self._loop.call_later(SHUT_TIMEOUT_S, connection.transport.abort)
+        self.application_server.flush()  # last: a message for a peer has the longer way
 
     def lost(self, link: PeerLink, why: str = "") -> None:
         """The link's transport has ended. why: the reason that TLS gave."""
