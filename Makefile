@@ -112,13 +112,13 @@ bench: setup-bench ## speed against peers measured in the same run, and kills un
 	@$(PYTHON_VENV) -m tests.bench.bench_service alone
 	@$(PYTHON_VENV) -m tests.bench.bench_service boards --boards 1000
 	@$(PYTHON_VENV) -m tests.bench.bench_service boards --boards 5000 --highest
-	@$(PYTHON_VENV) -m tests.bench.bench_service boards --boards 10000
+	@$(PYTHON_VENV) -m tests.bench.bench_service boards --boards 10000 --peers redis mqtt
 	@$(PYTHON_VENV) -m tests.bench.bench_service storm
 	@$(PYTHON_VENV) -m tests.bench.bench_service lone-board
-	@$(PYTHON_VENV) -m tests.bench.bench_service consumer
+	@$(PYTHON_VENV) -m tests.bench.bench_service consumer --rounds 1
 	@$(PYTHON_VENV) -m tests.bench.kills $(if $(filter command line environment,$(origin KILLS)),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 	@$(PYTHON_VENV) -m tests.bench.bench_loss
-	@$(PYTHON_VENV) -m tests.bench.bench_pipeline $(if $(SIZE),--size $(SIZE))
+	@$(PYTHON_VENV) -m tests.bench.bench_pipeline --rounds 1 $(if $(SIZE),--size $(SIZE))
 
 build/bench/boards: tests/bench/boards.c c_core/mqqb.c c_core/mqqb.h
 	@mkdir -p $(@D)
