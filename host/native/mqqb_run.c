@@ -130,6 +130,16 @@ size_t mqqb_run_stored(mqqb_session *s, size_t count, uint32_t half)
     return done;
 }
 
+size_t mqqb_run_sent(mqqb_session *s, size_t count)
+{
+    size_t done;
+
+    for (done = 0; done < count && mqqb_session_can_send(s); done++) {
+        mqqb_session_sent(s, 1);
+    }
+    return done;
+}
+
 static void write_le32(uint8_t *to, uint32_t value)
 {
     unsigned byte;

@@ -53,6 +53,10 @@ void mqqb_run_received(mqqb_session *s, size_t count);
  * mqqb_session_stored. */
 size_t mqqb_run_stored(mqqb_session *s, size_t count, uint32_t half);
 
+/* Count up to `count` sent messages, as mqqb_session_sent does for each while mqqb_session_can_send allows it: they are
+ * recoverable. Returns the number counted. */
+size_t mqqb_run_sent(mqqb_session *s, size_t count);
+
 /* Number new packets, as mqqb_stamp does for each: `count` packets of `size` bytes in a row, equal except for their
  * bodies, with the TransactionHeader at transaction_at. MessageIDs count up from message_id. *previous: the number
  * before the first, as in mqqb_stamp, and then the last number. Returns how many were numbered; mqqb_stamp has no

@@ -8,7 +8,7 @@ from mqqb import confirm
 from mqqb.names import DirectQueueFormatName
 from ordack.broker.incoming import indispensable
 from ordack.broker.links import Hop, PeerLink
-from ordack.broker.message import ACKNOWLEDGE
+from ordack.broker.message import ACKNOWLEDGE, letter_of
 from ordack.client import Queue, Reject
 from ordack.config.settings import NEVER
 from ordack.store import StoreError
@@ -23,7 +23,7 @@ SENT_TO = ("tx", "tx", "tx2", "plain", "tx", "plain", "tx2", "later")  # how oft
 FITTING = 12  # so many of 15 sends are in a delivery mode that the queue had at first
 # TTRQ, TTBR in s
 TIMES = ((None, None), (None, None), (None, None), (None, None), (2, None), (30, 10), (None, 5), (60, 400))
-COUNTS = (1, 1, 1, 1, 5)
+COUNTS = (1, 1, 1, 5, 9)
 AMOUNTS = (1, 16, 40, 200, 700, 3000, 1 << 22)  # bytes delivered at once
 STRANGE = "10.9.9.9"
 LONG = 1150  # from this size on a body is so many times longer:
@@ -37,8 +37,9 @@ class Actions(Rules):
     # ---- applications
 
     def send(self, source: int, target: int, name: int, delivery: int, count: int, options: int, dies: int) -> None:
-        """An application sends some messages. `name` chooses the queue and one of its names, `options` the times, the
-        journal and the size. It dies in the middle, at statement `dies`, if that many are needed."""
+        """An application sends some messages, one by one or, if `dies` is odd, in one commit. `name` chooses the queue
+        and one of its names, `options` the times, the journal and the size. It dies in the middle, at statement `dies`,
+        if that many are needed."""
         host = self.hosts[source % self.size]
         other = self.hosts[target % self.size]
         queue = SENT_TO[name % 8]
@@ -50,13 +51,16 @@ class Actions(Rules):
             stream = destination.lower()
         application = host.applications[dies % 2]
         _trap(application.client.store, dies, Crash, 1)
+        messages = []
+        for number in range(delivery, delivery + COUNTS[count]):
+            kind = ("transactional", "recoverable", "express")[number % 3]
+            if delivery < FITTING:
+                kind = "transactional" if queue != "plain" else ("recoverable", "express")[number % 2]
+            if other is not host or host.kinds[queue][-1][1] is (kind == "transactional"):
+                messages.append(self._message(host, other, stream, queue, kind, options))
         try:
-            for number in range(delivery, delivery + COUNTS[count]):
-                kind = ("transactional", "recoverable", "express")[number % 3]
-                if delivery < FITTING:
-                    kind = "transactional" if queue != "plain" else ("recoverable", "express")[number % 2]
-                if other is not host or host.kinds[queue][-1][1] is (kind == "transactional"):
-                    self._send(application, host, other, stream, queue, kind, options, destination)
+            for some in [messages] if dies % 2 else [[message] for message in messages]:
+                self._send(application, host, some, options, destination)
         except Crash:
             host.kill(application)
         except StoreError:
@@ -64,17 +68,7 @@ class Actions(Rules):
         else:
             application.client.store._database.connection.exec_trace = None
 
-    def _send(
-        self,
-        application: Application,
-        host: Host,
-        target: Host,
-        stream: str,
-        queue: str,
-        kind: str,
-        options: int,
-        destination: str,
-    ) -> None:
+    def _message(self, host: Host, target: Host, stream: str, queue: str, kind: str, options: int) -> Message:
         ttrq, ttbr = TIMES[options % len(TIMES)]
         journal = options // len(TIMES) % 8 if options // len(TIMES) % 8 < 4 else 0
         message = Message(
@@ -93,26 +87,37 @@ class Actions(Rules):
         message.acknowledge = options % 5 == 0
         message.step = self.step
         message.sent_time = self.wall
-        sent = application.client.send(
-            destination,
-            b"<%d>" % message.tag + bytes(options * (LONGER if options >= LONG else 1)),
-            delivery=kind,
-            priority=message.priority,
-            ttrq=ttrq,
-            ttbr=ttbr,
-            dead_letter=bool(journal & 1),
-            journal=bool(journal & 2),
-            acknowledge=ACKNOWLEDGE if message.acknowledge else (),
-            administration_queue=ADMIN if message.acknowledge else None,
-            correlation_id=bytes([options % 3]) * 20,
-        )
-        self.figures["sent"] += 1
-        message.message_id = sent.message_id
-        if (host.guid, sent.message_id) in self.by_id:
-            raise Violation(f"two messages have the MessageID: {message}")
-        self.by_id[host.guid, sent.message_id] = message
-        if sent.tx_sequence_id is not None and sent.tx_sequence_number is not None:
-            self._number(message, (sent.tx_sequence_id, sent.tx_sequence_number))
+        return message
+
+    def _send(
+        self, application: Application, host: Host, messages: list[Message], options: int, destination: str
+    ) -> None:
+        """Send them in one commit."""
+        ttrq, ttbr = TIMES[options % len(TIMES)]
+        letters = [
+            letter_of(
+                destination,
+                b"<%d>" % message.tag + bytes(options * (LONGER if options >= LONG else 1)),
+                delivery=message.delivery,
+                priority=message.priority,
+                ttrq=ttrq,
+                ttbr=ttbr,
+                dead_letter=bool(message.journal & 1),
+                journal=bool(message.journal & 2),
+                acknowledge=ACKNOWLEDGE if message.acknowledge else (),
+                administration_queue=ADMIN if message.acknowledge else None,
+                correlation_id=bytes([options % 3]) * 20,
+            )
+            for message in messages
+        ]
+        for message, sent in zip(messages, application.client.send_many(letters), strict=True):
+            self.figures["sent"] += 1
+            message.message_id = sent.message_id
+            if (host.guid, sent.message_id) in self.by_id:
+                raise Violation(f"two messages have the MessageID: {message}")
+            self.by_id[host.guid, sent.message_id] = message
+            if sent.tx_sequence_id is not None and sent.tx_sequence_number is not None:
+                self._number(message, (sent.tx_sequence_id, sent.tx_sequence_number))
 
     def _queue(self, host: Host, application: Application, number: int) -> Queue | None:
         name = QUEUES[number % 4]
@@ -128,7 +133,8 @@ class Actions(Rules):
         expected = host.contents(queue.identifier)[:count]
         opened = queue.receive_batch(count)
         found = [message.lookup_id for message in opened.__enter__()]
-        if found != expected:
+        leaves_a_row = 2 * len(found) >= count and found == expected[: len(found)]  # see store.messages
+        if found != expected and not leaves_a_row:
             raise Violation(f"host {host.index} hands out {found} from {queue.name}, not {expected}")
         if found:
             application.open = opened

@@ -23,7 +23,7 @@ from ordack.store.schema import FILE_NAME
 from tests.host.model_lines import Sendable, Sending, Violation
 from tests.support.beside import HearingManager, client_beside
 from tests.support.host_peer import Peer
-from tests.support.host_world import each_message
+from tests.support.host_world import each_message, each_packet
 
 if TYPE_CHECKING:
     from tests.host.model import World
@@ -369,9 +369,10 @@ class Host:
             else:
                 self.content[key] = queue, rank, NEVER if expires is None else expires, message
                 self.world.arrival(self, message, name)
-        for key, packet in self.monitor.execute(
-            "SELECT id, packet FROM outgoing_messages WHERE id > ? ORDER BY id", (self.last_key,)
-        ).fetchall():
+        rows = self.monitor.execute(
+            "SELECT id - count + 1, packet FROM outgoing_messages WHERE id > ? ORDER BY id", (self.last_key,)
+        ).fetchall()
+        for key, packet in (one for first, packets in rows for one in enumerate(each_packet(packets), first)):
             self.last_key = key
             parsed = parse.parse(packet)
             if self._is_for_nobody(parsed):
@@ -380,7 +381,8 @@ class Host:
             self.outgoing[key] = None if message_class else message
             if message := self.outgoing[key]:
                 message.holders[self.index] += 1
-        there = {key for (key,) in self.monitor.execute("SELECT id FROM outgoing_messages")}
+        rows = self.monitor.execute("SELECT id, count FROM outgoing_messages").fetchall()
+        there = {key - back for key, count in rows for back in range(count)}
         for key in self.outgoing.keys() - there:
             gone = self.outgoing.pop(key)
             self.timed_out += gone is None or gone.withdrawn or self.world.may_be_late(gone)

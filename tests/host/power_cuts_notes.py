@@ -12,7 +12,7 @@ from mqqb import headers, parse
 from ordack.config.names import DEAD_XACT
 from ordack.store.schema import POISON
 
-from tests.support.host_world import each_message, wrong_columns
+from tests.support.host_world import each_message, each_packet, wrong_columns
 
 TAG = re.compile(rb"<(\d+)>")
 
@@ -77,11 +77,12 @@ class Contents:
                 else:
                     self.here[name].append(tag)
                     self.numbers += [(number, tag) for number in numbers_of(packet)]
-        for packet, held in store.execute("SELECT packet, held FROM outgoing_messages"):
-            tag = tag_of(packet)
-            if tag is not None:
-                self.out[tag] += 1
-                self.to_send |= set() if held else {tag}
+        for packets, held in store.execute("SELECT packet, held FROM outgoing_messages"):
+            for packet in each_packet(packets):
+                tag = tag_of(packet)
+                if tag is not None:
+                    self.out[tag] += 1
+                    self.to_send |= set() if held else {tag}
         self.inbox = Counter(tag for tags in self.here.values() for tag in tags)
         self.incoming: dict[bytes, tuple[int, int]] = {
             source: (time_stamp << 32 | ordinal, number)

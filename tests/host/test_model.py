@@ -23,7 +23,7 @@ from ordack.broker.streams import MessageRun, PredictingSession
 from ordack.config.settings import NEVER
 from ordack.store import StoreError
 from ordack.store.database import Database
-from ordack.store.outgoing import Numbers, OutgoingQueues
+from ordack.store.outgoing import Numbers, OutgoingQueues, Row
 
 from hil.dice import new_seed
 from tests.host import model, model_hosts
@@ -201,12 +201,12 @@ def _wait_for_the_begin_of_a_sequence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _send_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    packets = OutgoingQueues.packets
+    rows = OutgoingQueues.rows
 
-    def broken(self: OutgoingQueues, *place: int) -> dict[int, tuple[bytes, int]]:
-        return {key: (packet, NEVER) for key, (packet, _) in packets(self, *place).items()}
+    def broken(self: OutgoingQueues, *place: int) -> list[Row]:
+        return [row._replace(until=NEVER) for row in rows(self, *place)]
 
-    patch.setattr(OutgoingQueues, "packets", broken)
+    patch.setattr(OutgoingQueues, "rows", broken)
 
 
 def _give_up_without_a_word(patch: pytest.MonkeyPatch) -> None:

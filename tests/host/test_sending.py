@@ -13,8 +13,10 @@ from typing import Any
 import packet_build
 import pytest
 from mqqb import acks, confirm, core, guids, handshake, headers, parse, rare
+from mqqb.session import Settings
 from ordack.broker import sending
 from ordack.broker.acceptance import Batch
+from ordack.broker.manager import Dispatcher
 from ordack.broker.message import Letter, Run, in_runs
 from ordack.broker.outcome import Settlements
 from ordack.broker.sending import Sending, Sent, each
@@ -513,6 +515,7 @@ def _stored_by(folder: Path, runs: Iterable[Run], last: int) -> object:
             further = Sending(Settlements(store, WALL, Config()), 100)
             sent = each(store.guid, further.send_all(runs))
             further.write()
+        store.outgoing.waiting(range(1, store.outgoing.last_key() + 1))  # splits rows
         columns = "lookup_id, queue, rank, expires, wants, own, dead_letter, correlation, packet"
         tables = {"messages": columns} | dict.fromkeys(("queues", "outgoing", "outgoing_messages", "settings"), "*")
         rows = [list(store._database.all(f"SELECT {what} FROM {table}")) for table, what in tables.items()]
@@ -550,6 +553,52 @@ def test_send_many_equals_single_sends(tmp_path: Path, monkeypatch: pytest.Monke
     assert together == _stored_by(tmp_path / "single", [Run(one, (one.body,)) for one in letters], last)
 
 
+def _played(folder: Path, seed: int) -> list[object]:
+    """All that leaves on the wires, and what the stores hold, while messages of some commits are sent."""
+    chance = random.Random(seed)
+    world, _, sender = _hosts(folder, session=Settings(window_size=chance.choice((7, 64))))
+    seen: list[object] = []
+    for _ in range(40):
+        act = chance.randrange(8)
+        if act < 2:
+            with sender.client(world.wall) as client:
+                size = chance.choice((0, 900))
+                client.send_many(Letter(LINE1, bytes(size)) for _ in range(chance.choice((2, 70, 150))))
+        elif act == 2:
+            world.pass_time(chance.choice((100, 3000, 31_000)))
+        elif act == 3 and world.wires and chance.random() < 0.4:
+            world.wires[0].cut()
+        elif act == 4 and chance.random() < 0.3:
+            sender.restart(world.now)
+        for _ in range(4):
+            world.pass_time(20)
+            world.connect_all()
+            world.collect()
+            seen += [(bytes(wire.to_host), bytes(wire.to_initiator)) for wire in world.wires]
+            world.deliver(chance.choice((20_000, 1 << 20)))
+        if chance.random() < 0.1:
+            sender.store.outgoing.waiting(range(1, sender.store.outgoing.last_key() + 1))  # splits rows
+    world.settle(lambda: not sender.store.outgoing.total())
+    for host in world.hosts:
+        seen += [host.store.queues.named("line1").messages, host.manager.report()["outgoing"]]
+        seen += [host.store.memory.outcome(message_id) for message_id in range(1, 3000)]
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_leave_and_end_like_single_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    print(f"seed {seed}")
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: b"\xab" * size)
+    monkeypatch.setattr(secrets, "randbelow", lambda below: 77 % below)
+    runs = []
+    send_run = Dispatcher._send_run
+    monkeypatch.setattr(Dispatcher, "_send_run", lambda *of: (runs.append(send_run(*of)), runs[-1])[1])
+    together = _played(tmp_path / "runs", seed)
+    assert sum(runs) > 10
+    monkeypatch.setattr(Dispatcher, "_send_run", lambda *_: False)
+    assert together == _played(tmp_path / "singles", seed)
+
+
 def _settled_by(host: Host, answers: list[list[tuple[int, int]]]) -> object:
     """All that acknowledgements make of a store, those of each list in one batch."""
     [queue] = host.manager.outgoing
@@ -559,17 +608,25 @@ def _settled_by(host: Host, answers: list[list[tuple[int, int]]]) -> object:
             batch.answers = some
             batch.queue_of = dict.fromkeys((key for key, _ in some), queue)
             host.manager._settling.write(batch)
+    host.store.outgoing.waiting(range(1, host.store.outgoing.last_key() + 1))  # splits rows
     tables = {
-        "outgoing_messages": "id, held, due, confirmation",
-        "outcomes": "message_id, confirmation, destination",
+        "outgoing_messages": "id, message_id, number, held, due, confirmation, packet",
         "messages": "queue, packet, in_doubt",
         "queues": "id, messages, bytes",
         "outgoing": "messages, bytes, discarded",
     }
-    return [sorted(host.store._database.all(f"SELECT {what} FROM {table}")) for table, what in tables.items()]
+    outcomes = [
+        (message_id - back, *outcome)
+        for message_id, messages, *outcome in host.store._database.all(
+            "SELECT message_id, count, confirmation, destination FROM outcomes"
+        )
+        for back in range(messages)
+    ]
+    rows = [sorted(host.store._database.all(f"SELECT {what} FROM {table}")) for table, what in tables.items()]
+    return sorted(outcomes), rows
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(10))
 def test_batched_acks_settle_messages_like_single_acks(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -591,6 +648,12 @@ def test_batched_acks_settle_messages_like_single_acks(tmp_path: Path, seed: int
     answers = [(key, 0 if chance.random() < 0.8 else chance.choice(classes)) for key in keys]
     answers += [(key, chance.choice(classes)) for key in keys if chance.random() < 0.2]
     alone = [[answer for answer in answers if answer[0] == key] for key in keys]
-    together = _settled_by(sender, [answers])
+    batches = [answers]
+    if seed % 2:  # OrderAcks alone
+        acks = [(key, 0) for key in range(1, chance.randrange(1, 41))]
+        end = chance.randrange(len(acks) + 1)
+        batches, alone = [acks[:end], acks[end:]], [[ack] for ack in acks]
+    together = _settled_by(sender, batches)
     sender.put_back(world)
+    sender.store.outgoing.waiting(range(1, 41))  # splits rows
     assert together == _settled_by(sender, alone)

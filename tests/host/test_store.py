@@ -331,7 +331,7 @@ def test_message_ids_are_never_given_twice_and_skip_zero(tmp_path: Path) -> None
         go_on_at(0xFFFFFFFE)
         assert other.numbers.reserve_message_ids() == 0xFFFFFFFF
         assert store.numbers.reserve_message_ids() == 1
-        store.memory.add_outcomes([(7, b"", 0, None), (300, b"", 0, None)])  # of earlier messages
+        store.memory.add_outcomes([(7, b"", 0, None, 1), (300, b"", 0, None, 1)])  # of earlier messages
         go_on_at(6)
         assert store.numbers.reserve_message_ids() == 8
         assert store.numbers.reserve_message_ids(256) == 9

@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from struct import unpack_from
 from typing import Any
 
 import apsw
@@ -147,6 +148,14 @@ def each_message(store: apsw.Connection, columns: str, rest: str = "ORDER BY loo
     for last, count, row, *others in rows:
         for key, packet in enumerate(packets_of(row, count), last - count + 1):
             yield key, packet, *others
+
+
+def each_packet(packets: bytes) -> Iterator[bytes]:
+    """The packets in a row of a table."""
+    while packets:
+        (size,) = unpack_from("<I", packets, core.BASE_PACKET_SIZE_AT)
+        yield packets[:size]
+        packets = packets[size:]
 
 
 def wrong_columns(store: apsw.Connection) -> list[str]:

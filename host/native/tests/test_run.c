@@ -480,6 +480,34 @@ static void test_stores_up_to_what_has_to_be_said(void)
     }
 }
 
+/* Whatever is in flight, as many as the window has room for. */
+static void test_sends_as_the_window_allows(void)
+{
+    uint32_t in_flight, count;
+
+    for (in_flight = 0; in_flight <= 8; in_flight++) {
+        for (count = 0; count < 12; count++) {
+            mqqb_session one, all;
+            size_t expected;
+            uint32_t i;
+
+            mqqb_session_init(&one, 8);
+            one.received_window_size = 8;
+            one.message_sent_count = one.peer_acked_message_count = 0xFFFC;
+            for (i = 0; i < in_flight; i++) {
+                mqqb_session_sent(&one, (int)(i & 1));
+            }
+            all = one;
+            for (expected = 0; expected < count && mqqb_session_can_send(&one); expected++) {
+                mqqb_session_sent(&one, 1);
+            }
+            CHECK_EQ(mqqb_run_sent(&all, count), expected);
+            CHECK(count <= 8 - in_flight ? expected == count : expected == 8 - in_flight);
+            CHECK(memcmp(&all, &one, sizeof all) == 0);
+        }
+    }
+}
+
 /* Of each number of packets, whatever is left of the sequence. */
 static void test_numbers_as_the_core_does(void)
 {
@@ -613,6 +641,7 @@ int main(int argc, char **argv)
     RUN("B-429 B-432", test_values_that_end_a_run);
     RUN("B-270 B-271", test_accepts_as_the_core_does);
     RUN("B-122 B-123 B-124 B-280", test_stores_up_to_what_has_to_be_said);
+    RUN("B-118 B-320", test_sends_as_the_window_allows);
     RUN("B-317 A-24", test_numbers_as_the_core_does);
     return summary("test_run");
 }

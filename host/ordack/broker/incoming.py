@@ -393,10 +393,10 @@ class OrderAcks:
         for queue in self._outgoing.ack_queues:
             queue.rejections = self._outgoing.last_key  # the record does not tell which FinalAcks reject
             after = 0
-            while sequences and (packets := self._store.outgoing.packets(queue.identifier, after + 1, ROWS)):
-                after = max(packets)
-                for packet, _ in packets.values():
-                    found = rejected(bytes(packet))
+            while sequences and (rows := self._store.outgoing.rows(queue.identifier, after + 1, ROWS)):
+                after = rows[-1].key
+                for row in rows:
+                    found = rejected(bytes(row.packet))
                     if found and found[0] in sequences:
                         sequences[found[0]].final_acks = queue
 

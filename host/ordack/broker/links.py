@@ -32,10 +32,12 @@ PATIENCE = 16
 class FairSchedule:
     """Chooses the outgoing queue that sends next on a shared connection (B-305): the highest priority, then the longest
     wait. Transactional messages have priority 0 (B-287), so each PATIENCE-th turn goes to the queue with the longest
-    wait. count: turns so far; a joining queue starts with this `turn`."""
+    wait. count: turns so far; a joining queue starts with this `turn`. is_highest: no waiting queue has a higher
+    priority than the message in turn, so that messages behind it may leave with it."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.is_highest = True
 
     def among(self, queues: Iterable[Any]) -> Iterator[tuple[Any, Entry]]:
         """Yield each next message with its queue until all queues are empty. Before asking for another one, the caller
@@ -53,6 +55,7 @@ class FairSchedule:
                 heapq.heapify(waiting)
             entry = queue.stream.next_to_send()
             if entry is not None:
+                self.is_highest = not waiting or waiting[0][0] >= -entry.priority
                 yield queue, entry
                 self.count += 1
                 queue.turn = self.count

@@ -19,6 +19,7 @@ from typing import Any
 
 from mqqb import connection, core, headers, names, parse
 from mqqb.connection import Acknowledged, Closed, MessageReceived, Noted, Opened
+from mqqb.streams import Entry
 
 from ordack.broker.acceptance import NOT_NOW, Acceptance, Batch, Duplicates
 from ordack.broker.applications import Applications, Question
@@ -36,7 +37,7 @@ from ordack.config.names import PeerNames
 from ordack.store import Store, StoreError, packet_fields
 from ordack.store.disk import first_piece
 from ordack.store.messages import ANY
-from ordack.store.outgoing import Reading
+from ordack.store.outgoing import Reading, Row, start_of
 
 DUE = 10_000  # messages found due at once, so that neighbours in the store end together
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in its second byte
@@ -82,6 +83,10 @@ class Dispatcher:
                 break
             if entry.tx_sequence_number:
                 self._outgoing.may_transmit(queue, key_of(entry))
+            row = reading.row(queue.identifier, key_of(entry))
+            are_alike = row.messages > 1 and wall <= row.until and link.schedule.is_highest
+            if are_alike and self._send_run(link, queue, entry, row, now):
+                continue
             packet, until = reading.packet(queue.identifier, key_of(entry))
             if wall > until:
                 due = self._store.outgoing.waiting([key_of(entry)])
@@ -99,6 +104,25 @@ class Dispatcher:
             self._links.touch(link)
             if packet[core.BASE_FLAGS_AT + 1] & TRACED and self._config.report_messages:
                 self._report_leaving(link, packet_fields.parse(packet), now, wall)
+
+    def _send_run(self, link: PeerLink, queue: OutgoingQueue, entry: Entry, row: Row, now: int) -> bool:
+        """Send the messages of a row together, from the next one on, as far as possible. They differ in their bodies
+        only, and each names the one before it already. False: send the next one alone."""
+        tail, left = row.tail(key_of(entry))
+        entries = queue.stream.following(entry, left)
+        self._outgoing.may_transmit(queue, key_of(entries[-1]))
+        count = link.session.begin_run(len(entries), now)
+        if not count:
+            return False
+        del entries[count:]
+        packets = bytearray(tail if count == left else tail[: start_of(tail, count)])
+        link.counts.resent += queue.leave([key_of(sent) for sent in entries])
+        link.counts.sent += count
+        queue.stream.prepare(entry, packets, parse.transaction_offset(packets))
+        link.session.send_run(entries, packets, now)
+        link.pace.sends(len(packets), queue.stream, entry is queue.stream.table[0])
+        self._links.touch(link)
+        return True
 
     def _report_leaving(self, link: PeerLink, message: headers.UserMessage, now: int, wall: int) -> None:
         self._transact(now, wall, lambda batch: batch.outcomes.report(message, link.address))  # B-294

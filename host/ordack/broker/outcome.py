@@ -10,7 +10,7 @@ Times: seconds since 1970.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from ordack.store.messages import (
     NewMessage,
     correlation_of,
 )
-from ordack.store.outgoing import NewOutgoing, Waiting
+from ordack.store.outgoing import NewOutgoing, Run, Waiting
 from ordack.store.queues import QueueState
 from ordack.store.schema import PRIVATE
 
@@ -115,7 +115,7 @@ class Settlements:
 
     def _end_own(
         self, leaving: Leaving, message_class: int, alike: dict[tuple[int, ...], tuple[Confirmation, int]]
-    ) -> tuple[int, bytes, int, str | None]:
+    ) -> tuple[int, bytes, int, str | None, int]:
         """End a transactional message from this queue manager to itself (C-70, C-71); return its outcome. alike: cache
         of confirmations and actions by record."""
         message_id, new = packet_fields.of_local(leaving.packet, self.config.confirmation)
@@ -131,7 +131,7 @@ class Settlements:
             self.dead_letter(leaving.packet, leaving.dead_letter, confirmation)
         is_missed = confirmation.record[confirm.CLASS] >= confirm.NACK_BAD_DST_Q
         missed = packet_fields.format_name(packet_fields.parse(leaving.packet).user) if is_missed else None
-        return message_id, confirmation.record.tobytes(), self.now, missed
+        return message_id, confirmation.record.tobytes(), self.now, missed, 1
 
     def empty(self, queue: int, message_class: int, limit: int, last: int = NEVER) -> int:
         """Remove up to `limit` messages of a purged or deleted queue (B-339, B-340), with lookup ids up to `last`;
@@ -181,7 +181,7 @@ class Settlements:
                         found = self.store.outgoing.some([waiting.outgoing])
                         names |= {queue.identifier: queue.format_name for queue in found}
                     missed = names.get(waiting.outgoing)
-                outcomes.append((waiting.message_id, record, self.now, missed))
+                outcomes.append((waiting.message_id, record, self.now, missed, 1))
                 discarded[waiting.outgoing] = end.message_class if end.answer == confirm.DISCARDED else 0
             elif action & confirm.STORE:
                 deadline = packet_fields.due(confirmation, waiting.send_until, held=True)
@@ -191,6 +191,16 @@ class Settlements:
         self.store.memory.add_outcomes(outcomes)
         self.store.outgoing.note_discarded(discarded)
         return gone
+
+    def settle_runs(self, settled: Sequence[tuple[Run, int, Confirmation]]) -> None:
+        """Delete the first messages of runs, which arrived and need nothing else: (run, number of messages, their
+        confirmation)."""
+        self.store.outgoing.shorten((run, count) for run, count, _ in settled)
+        self.store.memory.add_outcomes(
+            (run.state.message_id - run.messages + count, confirmation.record.tobytes(), self.now, None, count)
+            for run, count, confirmation in settled
+        )
+        self.store.outgoing.note_discarded({run.state.outgoing: 0 for run, _, _ in settled})
 
     def give_up(self, waiting: Waiting, message_class: int) -> bytearray:
         """End an undeliverable message that is forwarded or not transactional (B-311 to B-313, B-390); return its

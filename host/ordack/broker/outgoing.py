@@ -18,7 +18,7 @@ from mqqb.streams import Entry
 from ordack.broker.streams import LongStream, Rows, key_of
 from ordack.config.config import SERIAL_PORT, Config, split_direct
 from ordack.store import Store, packet_fields
-from ordack.store.outgoing import Added, NewOutgoing, Outgoing, OutgoingEntry, Packet, Waiting
+from ordack.store.outgoing import Added, NewOutgoing, Outgoing, OutgoingEntry, Row, Waiting
 
 if TYPE_CHECKING:
     from ordack.broker.links import Hop, Links, PeerLink
@@ -125,8 +125,8 @@ class _Rows:
 
 
 class OutgoingQueues:
-    """All outgoing queues; `load` reads them from the store. at_hand: packets just stored, by key, with their latest
-    time of sending."""
+    """All outgoing queues; `load` reads them from the store. at_hand: rows just stored, by the key of their first
+    message."""
 
     def __init__(self, store: Store, links: Links, config: Config) -> None:
         self._store = store
@@ -146,7 +146,7 @@ class OutgoingQueues:
         self._orders: dict[OutgoingQueue, Outgoing] = {}  # rows that operators may have changed
         self._news: dict[OutgoingQueue, None] = {}  # queues with new messages
         self._unreached: set[Hop] = set()  # hops of new messages without a session
-        self.at_hand: dict[int, tuple[Packet, int]] = {}
+        self.at_hand: dict[int, Row] = {}
         self.last_key = 0
         self._is_loaded = False
 
@@ -254,16 +254,13 @@ class OutgoingQueues:
                 self.take_up()
                 return
             for message in messages:
-                packets = message.packet, *message.more
-                its, keys = keys[: len(packets)], keys[len(packets) :]
+                its, keys = keys[: message.messages], keys[message.messages :]
                 queue = self._queues[message.outgoing]
                 self._news[queue] = None
-                count = queue.stream.admit(len(packets), message.number > 0, message.priority)
+                count = queue.stream.admit(message.messages, message.number > 0, message.priority)
                 queue.stream.extend(_new_entries(its[:count], message))
                 self.last_key = its[-1]
-                self.at_hand.update(
-                    (key, (packet, message.send_until)) for key, packet in zip(its, packets, strict=True)
-                )
+                self.at_hand[its[0]] = Row(its[-1], message.messages, message.packet, message.send_until)
 
     def forward(self, messages: Iterable[tuple[str, headers.UserMessage, bytearray]], wall: int) -> None:
         """Put forwarded messages into the outgoing queues of these names; `take_up` follows."""
@@ -544,7 +541,7 @@ def _passing(outgoing: int, message: headers.UserMessage, packet: bytearray) -> 
 
 
 def _new_entries(keys: range, message: NewOutgoing) -> list[Entry]:
-    """Return the entries of a message and its followers."""
+    """Return the entries of the first messages in a row."""
     journal, sequence = bool(message.journal), message.time_stamp << 32 | message.ordinal
     return [
         Entry(

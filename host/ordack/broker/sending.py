@@ -19,7 +19,8 @@ from ordack.config.config import check_host, split_direct
 from ordack.config.names import JOURNAL, BadName, counted
 from ordack.store import Store, StoreError, StoreFull, packet_fields
 from ordack.store.messages import NewMessage, correlation_of, expires_of, wants_of
-from ordack.store.outgoing import Added, NewOutgoing, Outgoing
+from ordack.store.outgoing import RUN_BYTES as ROW_BYTES
+from ordack.store.outgoing import RUN_MESSAGES, Added, NewOutgoing, Outgoing
 from ordack.store.packet_fields import TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
 from ordack.store.queues import QueueState
 from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM
@@ -176,18 +177,20 @@ class _Pattern:
         self.due: int | None = self.send_until + 1
 
     def make(self, bodies: Sequence[Bytes], message_ids: range, flags: int) -> bytearray:
-        """Return consecutive packets with these bodies of equal length. flags: of the TransactionHeader; FM goes to the
-        first packet, LM to the last."""
+        """Return consecutive packets with these bodies of equal length. Transactional ones get their MessageIDs when
+        they are numbered. flags: of the TransactionHeader; FM goes to the first packet, LM to the last."""
         size = len(self.packet)
-        packets = self.packet * len(bodies)
+        head, tail = self.packet[: self.body_at], self.packet[self.body_at + len(bodies[0]) :]
         if at := self.transaction_at:
-            for start in range(at, len(packets), size):
-                pack_into("<I", packets, start, flags & ~(core.TX_FM | core.TX_LM))
+            pack_into("<I", head, at, flags & ~(core.TX_FM | core.TX_LM))
+        packets = (tail + head).join((b"", *bodies, b""))
+        del packets[: len(tail)], packets[-len(head) :]
+        if at:
             packets[at] |= flags & core.TX_FM
             packets[at + len(packets) - size] |= flags & core.TX_LM
-        for at, body, message_id in zip(range(0, len(packets), size), bodies, message_ids, strict=False):
-            pack_into("<I", packets, at + core.USER_MESSAGE_ID_AT, message_id)
-            packets[at + self.body_at : at + self.body_at + len(body)] = body
+        else:
+            for place, message_id in enumerate(message_ids):
+                pack_into("<I", packets, place * size + core.USER_MESSAGE_ID_AT, message_id)
         return packets
 
 
@@ -282,10 +285,10 @@ class Sending:
         if pattern.transaction_at:
             stream = self._stream(format_name)
             numbers = stream.number(block, size, pattern.transaction_at, message_ids, self._now)
-        packets = [block] if count == 1 else [bytes(block[at : at + size]) for at in range(0, len(block), size)]
         if queue is None:
-            self._put_away(format_name, pattern, message_ids, numbers, packets)
+            self._put_away(format_name, pattern, message_ids, numbers, block)
         else:
+            packets = [block] if count == 1 else [bytes(block[at : at + size]) for at in range(0, len(block), size)]
             self._put_here(queue, pattern, message_ids, packets)
         if not numbers:
             return [SentRun(message_ids.start, pattern.delivery, None, None, count)]
@@ -371,34 +374,39 @@ class Sending:
         pattern: _Pattern,
         message_ids: range,
         numbers: Sequence[_Numbers],
-        packets: Sequence[bytes | bytearray],
+        packets: bytearray,
     ) -> None:
+        """Put packets of equal length into rows of an outgoing queue."""
         outgoing = self._stream(format_name).row.identifier
         recoverable = pattern.delivery != "express"
         priority = pattern.packet[core.BASE_FLAGS_AT] & core.BASE_PR
+        size = len(pattern.packet)
+        at_once = max(min(RUN_MESSAGES, ROW_BYTES // size), 1) if numbers else 1
+        view = memoryview(packets)
         first = 0
-        for ordinal, time_stamp, its in numbers or [(0, 0, range(len(packets)))]:
-            packet, *more = packets[first : first + len(its)]
-            self._outgoing.append(
-                NewOutgoing(
-                    outgoing,
-                    message_ids[first],
-                    ordinal,
-                    time_stamp,
-                    its.start,
-                    recoverable,
-                    pattern.journal,
-                    packet,
-                    priority,
-                    True,
-                    pattern.send_until,
-                    pattern.due,
-                    pattern.confirmation,
-                    pattern.dead_letter,
-                    more,
+        for ordinal, time_stamp, its in numbers or [(0, 0, range(len(message_ids)))]:
+            for begin in range(0, len(its), at_once):
+                count = min(at_once, len(its) - begin)
+                self._outgoing.append(
+                    NewOutgoing(
+                        outgoing,
+                        message_ids[first],
+                        ordinal,
+                        time_stamp,
+                        its[begin] if numbers else 0,
+                        recoverable,
+                        pattern.journal,
+                        view[first * size : (first + count) * size],
+                        priority,
+                        True,
+                        pattern.send_until,
+                        pattern.due,
+                        pattern.confirmation,
+                        pattern.dead_letter,
+                        count,
+                    )
                 )
-            )
-            first += len(its)
+                first += count
 
 
 @functools.lru_cache(PATTERNS_KEPT)

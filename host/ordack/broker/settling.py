@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from array import array
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mqqb import confirm, connection, core, headers, lives, parse
@@ -22,7 +23,7 @@ from ordack.config.names import JOURNAL
 from ordack.config.settings import NEVER
 from ordack.store import Store, packet_fields
 from ordack.store.disk import first_piece
-from ordack.store.outgoing import Unsent, Waiting
+from ordack.store.outgoing import Run, Unsent, Waiting
 
 if TYPE_CHECKING:
     from ordack.broker.acceptance import Batch
@@ -144,10 +145,13 @@ class Settling:
 
     def _settle(self, batch: Batch) -> None:
         """Apply acknowledgements to the confirmation process of their messages, in order of arrival."""
-        found = {waiting.key: waiting for waiting in self._store.outgoing.waiting(batch.queue_of)}
+        answers = self._settle_runs(batch)
+        if not answers:
+            return
+        found = {waiting.key: waiting for waiting in self._store.outgoing.waiting(key for key, _ in answers)}
         settled: dict[int, tuple[Confirmation, int]] = {}
         covered: dict[bytes | None, tuple[Confirmation, int]] = {}  # results of an OrderAck by record
-        for key, message_class in batch.answers:
+        for key, message_class in answers:
             waiting = found[key]
             if not message_class and key not in settled and waiting.confirmation in covered:
                 settled[key] = covered[waiting.confirmation]
@@ -175,6 +179,24 @@ class Settling:
                         **{"class": classes.label(message_class)},
                     )
         batch.outcomes.settle((found[key], confirmation, action) for key, (confirmation, action) in settled.items())
+
+    def _settle_runs(self, batch: Batch) -> list[tuple[int, int]]:
+        """Settle runs that OrderAcks cover from their first message on. Return the answers for other messages."""
+        if any(message_class for _, message_class in batch.answers):
+            return batch.answers
+        keys = sorted({key for key, _ in batch.answers})
+        settled: list[tuple[Run, int, Confirmation]] = []
+        done: set[int] = set()
+        for first, last in _ranges(keys):
+            for run in self._store.outgoing.runs(first, last):
+                confirmation = self._outgoing.confirmation(run.state)
+                begin = run.state.key - run.messages + 1
+                if begin >= first and confirmation and confirmation.order_ack() & ~confirm.STORE == confirm.DELETE:
+                    covered = range(begin, min(run.state.key, last) + 1)
+                    settled.append((run, len(covered), confirmation))
+                    done.update(covered)
+        batch.outcomes.settle_runs(settled)
+        return [answer for answer in batch.answers if answer[0] not in done]
 
     # ---- deadlines and orders
 
@@ -263,6 +285,15 @@ class Settling:
         return len(messages)
 
 
+def _ranges(keys: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield first and last of consecutive keys among these rising ones."""
+    begin = 0
+    for place in range(1, len(keys) + 1):
+        if place == len(keys) or keys[place] != keys[place - 1] + 1:
+            yield keys[begin], keys[place - 1]
+            begin = place
+
+
 def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:
     """Return the action of the confirmation process for a due message; 0: nothing yet."""
     if waiting.deleted:
@@ -308,13 +339,14 @@ def _renumber(store: Store, outgoing: OutgoingQueues, queue: OutgoingQueue, mess
     ordinal, time_stamp = messages[-1].ordinal + least + secrets.randbelow(most), messages[-1].time_stamp
     record, previous = array("I", (ordinal, time_stamp, 1, 0)), 0
     numbers = {}
+    outgoing.at_hand.clear()
+    store.outgoing.waiting(message.key for message in messages)  # splits their rows
     for message in messages:
         packet, _ = store.outgoing.packet(message.key)
         number = numbers[message.key] = record[core.OUTGOING_NUMBER]
         its_id = range(message.message_id, message.message_id + 1)
         number_run(record, previous, packet, len(packet), parse.transaction_offset(packet), its_id)
         store.outgoing.renumber(message.key, ordinal, time_stamp, number, packet)
-        outgoing.at_hand.pop(message.key, None)
         previous = number
     queue.stream.renumber(time_stamp << 32 | ordinal, numbers)
     if queue.stream.record[core.OUTGOING_TIME_STAMP] == time_stamp:

@@ -18,7 +18,7 @@ from struct import pack_into
 from typing import Any, Protocol, TypeVar
 
 from mqqb import connection, core, headers, parse
-from mqqb.connection import OPEN, MessageReceived
+from mqqb.connection import ACK_WAIT, OPEN, MessageReceived
 from mqqb.headers import FinalAckBody
 from mqqb.hosts import TransferInfo
 from mqqb.session import Session
@@ -242,6 +242,31 @@ class PredictingSession(Session):
                 self.stored(recoverable, now)  # with the session's follow-up work
                 count -= 1
 
+    def begin_run(self, count: int, now: int) -> int:
+        """Count up to `count` recoverable messages that leave together, as the window allows; `send_run` follows. 0:
+        call `send`."""
+        if not self.predicts or self.state != OPEN or self._piggybacks(now):
+            return 0
+        sent: int = lib.mqqb_run_sent(ffi.from_buffer(SESSION, self.window.counts, True), count)
+        return sent
+
+    def send_run(self, entries: list[Entry], packets: bytearray, now: int) -> None:
+        """As `send`, for the entries of one stream that `begin_run` has counted, with their packets in a row."""
+        counts = self.window.counts
+        behind = len(entries)
+        for entry in entries:
+            behind -= 1
+            entry.sequence_number = (counts[core.SESSION_SENT] - behind) & 0xFFFF
+            entry.recoverable_sequence_number = (counts[core.SESSION_RECOVERABLE_SENT] - behind) & 0xFFFF
+            entry.awaiting_ack = True
+        self.window.in_flight.extend(entries)
+        self.is_active = True
+        self._out.append(packets)
+        if entries[0].stream:
+            entries[0].stream.sent(entries[0], now)
+        if self.due[ACK_WAIT] is None:
+            self._start_ack_wait(now)
+
 
 # An outgoing message table for a million entries: removing entries never walks over the rest. Messages far from being
 # sent stay in the store, so that memory and startup time depend on the next messages only.
@@ -361,6 +386,21 @@ class LongStream(OutgoingStream):
             self._fetch()
             entry = super().next_to_send()
         return entry
+
+    def following(self, entry: Entry, limit: int) -> list[Entry]:
+        """Return the entry, which is next to send, and up to `limit` - 1 others with the keys after it, if these are to
+        be sent, too."""
+        for _, place in self._cursors:
+            run = self.table[place : place + limit]
+            if run and run[0] is entry:
+                break
+        else:
+            return [entry]
+        first = key_of(entry)
+        for place, other in enumerate(run):
+            if other.key != first + place or other.awaiting_ack or other.received_session_ack:
+                return run[:place]
+        return run
 
     def order_ack(self, body: OrderAckBody, now: int) -> list[Entry]:
         """As OutgoingStream.order_ack. Messages sent before a start may not be in the table yet."""

@@ -42,7 +42,7 @@ from ordack.store.disk import (
 )
 from ordack.store.files import make_store
 from ordack.store.messages import Messages
-from ordack.store.outgoing import Numbers, OutgoingQueues
+from ordack.store.outgoing import RUN_MESSAGES, Numbers, OutgoingQueues
 from ordack.store.queues import Exports, Queues
 from ordack.store.receive_locks import ReceiveLocks
 
@@ -104,30 +104,38 @@ class Memory:
         """Delete streams, named by (source, destination)."""
         self._db.many("DELETE FROM incoming WHERE source = ? AND destination = ?", streams)
 
-    def add_outcomes(self, outcomes: Iterable[tuple[int, bytes, int, str | None]]) -> None:
-        """Store outcomes of sent messages: (MessageID, confirmation, seconds since 1970, and for an undelivered message
-        the format name of its destination)."""
+    def add_outcomes(self, outcomes: Iterable[tuple[int, bytes, int, str | None, int]]) -> None:
+        """Store outcomes of sent messages: (MessageID, confirmation, seconds since 1970, for an undelivered message the
+        format name of its destination, and the number of messages up to this MessageID)."""
         self._db.many(
-            "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended, destination) VALUES (?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended, destination, count) "
+            "VALUES (?, ?, ?, ?, ?)",
             outcomes,
         )
 
     def missed(self, message_id: int) -> str:
         """The format name of an undelivered message's destination; "" for a delivered or unknown message."""
-        return self._db.one("SELECT destination FROM outcomes WHERE message_id = ?", (message_id,)) or ""
+        return self._outcome("destination", message_id) or ""
 
     def outcome(self, message_id: int) -> bytes | None:
         """The mqqb.confirm record of a settled message; None for a pending or forgotten message."""
-        confirmation: bytes | None = self._db.one(
-            "SELECT confirmation FROM outcomes WHERE message_id = ?", (message_id,)
-        )
+        confirmation: bytes | None = self._outcome("confirmation", message_id)
         return confirmation
 
+    def _outcome(self, column: str, message_id: int) -> Any:
+        return self._db.one(
+            f"SELECT {column} FROM outcomes WHERE message_id BETWEEN ?1 AND ?1 + ?2 AND message_id - count < ?1 "
+            "ORDER BY ended DESC LIMIT 1",
+            (message_id, RUN_MESSAGES - 1),
+        )
+
     def old_outcomes(self, keep: int) -> list[int]:
-        """The MessageIDs of all outcomes except the newest `keep`, newest first."""
+        """The last MessageIDs of all outcomes except those of the newest `keep` messages, newest first."""
+        if self._db.number("SELECT sum(count) FROM outcomes") <= keep:
+            return []
         return self._db.column(
-            "SELECT message_id FROM outcomes ORDER BY ended DESC, message_id DESC LIMIT "
-            "iif((SELECT count(*) FROM outcomes) > ?1, -1, 0) OFFSET ?1",
+            "SELECT message_id FROM (SELECT message_id, sum(count) OVER (ORDER BY ended DESC, message_id DESC) - count "
+            "AS newer FROM outcomes) WHERE newer >= ?",
             (keep,),
         )
 

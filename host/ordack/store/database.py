@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import json
 import os
 import shlex
@@ -427,29 +426,6 @@ class Database:
     def number(self, sql: str, arguments: Sequence[Any] = ()) -> int:
         """The integer result of a query; 0 without a row."""
         return int(self.one(sql, arguments) or 0)
-
-    def add_packets(
-        self,
-        table: str,
-        one: str,
-        run: str,
-        rows: Sequence[tuple[int, tuple[Any, ...], Sequence[bytes | bytearray]]],
-        place: int,
-    ) -> int:
-        """Insert packets in order, count them in their queues, and return their number. table: of the queues. rows:
-        queue, values, and further packets that differ in consecutive numbers only. Statement `one` takes the values of
-        a row, with the packet at `place`; `run` takes an array of packets there."""
-        come = []
-        for has_more, group in itertools.groupby(rows, lambda row: bool(row[2])):
-            inserts = []
-            for queue, values, more in group:
-                packets = values[place], *more
-                come.append((queue, len(packets), sum(map(len, packets))))
-                packed = apsw.carray(packets, flags=apsw.SQLITE_CARRAY_BLOB) if has_more else packets[0]
-                inserts.append((*values[:place], packed, *values[place + 1 :]))
-            self.many(run if has_more else one, inserts)
-        self.tally(table, come)
-        return sum(count for _, count, _ in come)
 
     def tally(
         self, table: str, come: Iterable[tuple[int, int, int]] = (), gone: Iterable[tuple[int, int, int]] = ()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from struct import unpack_from
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from mqqb import core
 
 from ordack.config.settings import NEVER
 from ordack.store.disk import StoreError, first_piece
@@ -15,15 +20,19 @@ if TYPE_CHECKING:
 
 _ADD = (
     "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, packet, "
-    "priority, own, send_until, due, confirmation, dead_letter) "
+    "priority, own, send_until, due, confirmation, dead_letter, count, id) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_ADD_RUN = _ADD + (
-    "SELECT ?1, ?2 + rowid - 1, ?3, ?4, iif(?5, ?5 + rowid - 1, 0), ?6, ?7, value, ?9, ?10, ?11, ?12, ?13, ?14 "
-    "FROM carray(?8)"
+_COPY = (  # of a row, as one of its messages
+    "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, packet, "
+    "priority, own, send_until, due, confirmation, dead_letter, deleted, id) "
+    "SELECT outgoing, message_id - ?1, ordinal, time_stamp, number - ?1, recoverable, journal, ?2, "
+    "priority, own, send_until, due, confirmation, dead_letter, deleted, id - ?1 FROM outgoing_messages WHERE id = ?3"
 )
-_ADD += "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_PACKET = 7  # index of the packet among the values
-READ_AHEAD = 63  # packets per statement; with the packet before them a window,
+_ROWS = "SELECT id, count, packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE "
+RUN_MESSAGES = 64  # in one row, at most
+RUN_BYTES = 256 << 10  # of their packets
+READ_AHEAD = 63  # rows per statement; with the row before them a window,
 READ_AHEAD_BYTES = 16 << 10  # unless they are larger
 
 
@@ -60,9 +69,9 @@ Packet = bytes | bytearray | memoryview
 
 
 class NewOutgoing(NamedTuple):
-    """A message to put in an outgoing queue: columns of the table. number: 0, without a sequence, for a forwarded or
-    non-transactional message. more: following packets with equal columns; `message_id`, and `number` unless 0, rise by
-    one with each packet."""
+    """A row to put in an outgoing queue: columns of the table. number: 0, without a sequence, for a forwarded or
+    non-transactional message. messages: in the row, whose packets follow each other in `packet`; `message_id` and
+    `number` are those of the first one, and rise by one with each message."""
 
     outgoing: int
     message_id: int
@@ -78,10 +87,32 @@ class NewOutgoing(NamedTuple):
     due: int | None = None
     confirmation: bytes | None = None
     dead_letter: str | None = None
-    more: Sequence[bytes | bytearray] = ()
+    messages: int = 1
 
 
 Added = tuple[range, Sequence[NewOutgoing]]  # keys of new messages, and the messages
+
+
+class Row(NamedTuple):
+    """The packets of a row. key: of its last message. until: last second for sending, -1 after a withdrawal."""
+
+    key: int
+    messages: int
+    packet: Packet
+    until: int
+
+    def tail(self, key: int) -> tuple[memoryview, int]:
+        """The packets from the message with this key on, and their number."""
+        left = self.key - key + 1
+        return memoryview(self.packet)[start_of(self.packet, self.messages - left) :], left
+
+
+def start_of(packets: Packet, place: int) -> int:
+    """The offset of one of the packets in a row."""
+    at = 0
+    for _ in range(place):
+        at += unpack_from("<I", packets, core.BASE_PACKET_SIZE_AT + at)[0]
+    return at
 
 
 class OutgoingEntry(NamedTuple):
@@ -128,39 +159,50 @@ class Waiting(NamedTuple):
     held: int
 
 
-Row = TypeVar("Row", OutgoingEntry, Waiting)
+class Run(NamedTuple):
+    """A row of several messages. state: of its last message. size: of its packets, in bytes."""
+
+    state: Waiting
+    messages: int
+    size: int
+
+
+Kind = TypeVar("Kind", OutgoingEntry, Waiting)
 
 
 class Reading:
-    """Reads packets of outgoing messages ahead, several in one statement.
+    """Reads rows of outgoing messages ahead, several in one statement.
 
-    Messages usually leave a queue in order of arrival. In another order, and with large packets, nothing is read
-    ahead. at_hand: packets in memory, by key; a read removes its packet.
+    Messages usually leave a queue in order of arrival. In another order, and with large packets and runs, nothing is
+    read ahead. at_hand: rows in memory, by the key of their first message.
     """
 
-    def __init__(self, queues: OutgoingQueues, at_hand: dict[int, tuple[Packet, int]]) -> None:
+    def __init__(self, queues: OutgoingQueues, at_hand: dict[int, Row]) -> None:
         self._queues = queues
         self._at_hand = at_hand
-        self._ahead: dict[int, dict[int, tuple[Packet, int]]] = {}  # by outgoing queue and key
+        self._ahead: dict[int, deque[Row]] = {}  # by outgoing queue
 
     def packet(self, outgoing: int, key: int) -> tuple[bytearray, int]:
         """See OutgoingQueues.packet. outgoing: the message's queue."""
-        packet, until = self._read(outgoing, key)
-        return bytearray(packet), until
+        row = self.row(outgoing, key)
+        tail, left = row.tail(key)
+        return bytearray(tail[: start_of(tail, 1)] if left > 1 else tail), row.until
 
-    def _read(self, outgoing: int, key: int) -> tuple[Packet, int]:
+    def row(self, outgoing: int, key: int) -> Row:
+        """The row of a message. outgoing: the message's queue. Raises StoreError if the message is gone."""
+        ahead = self._ahead.get(outgoing, deque())
+        last: Row | None = None
+        while ahead and ahead[0].key < key:
+            last = ahead.popleft()
         if key in self._at_hand:
-            return self._at_hand.pop(key)
-        known = self._ahead.get(outgoing)
-        if not known or key not in known:
-            count = 1 if known is None or known else READ_AHEAD
-            known = self._ahead[outgoing] = self._queues.packets(outgoing, key, count)
-        if key not in known:
+            ahead = deque((self._at_hand.pop(key),))
+        elif not ahead or key <= ahead[0].key - ahead[0].messages:
+            follows = last and not ahead and len(last.packet) <= READ_AHEAD_BYTES
+            ahead = deque(self._queues.rows(outgoing, key, READ_AHEAD if follows else 1))
+        if not ahead or key <= ahead[0].key - ahead[0].messages:
             raise StoreError(f"outgoing message {key} is gone")
-        row = known.pop(key)
-        if len(row[0]) > READ_AHEAD_BYTES:
-            del self._ahead[outgoing]
-        return row
+        self._ahead[outgoing] = ahead
+        return ahead[0]
 
 
 LAST_TIME_STAMP = 0xF0000000  # in 2097: forgeable OrderAcks (B-411) raise TimeStamps no further
@@ -234,10 +276,11 @@ class Numbers:
             while last is not None:
                 first = 1 if last + count > MESSAGE_IDS else last + 1
                 last = self._db.one(
-                    "SELECT max(id) FROM (SELECT message_id AS id FROM outcomes WHERE message_id BETWEEN ?1 AND ?2 "
-                    "UNION ALL SELECT message_id FROM outgoing_messages WHERE own AND message_id BETWEEN ?1 AND ?2 "
+                    "SELECT max(id) FROM (SELECT message_id AS id FROM outcomes WHERE message_id BETWEEN ?1 AND ?3 "
+                    "AND message_id - count < ?2 UNION ALL SELECT message_id FROM outgoing_messages "
+                    "WHERE own AND message_id BETWEEN ?1 AND ?3 AND message_id - count < ?2 "
                     "UNION ALL SELECT own FROM messages WHERE own BETWEEN ?1 AND ?2)",
-                    (first, first + count - 1),
+                    (first, first + count - 1, first + count + RUN_MESSAGES - 2),
                 )
             self._db.all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (first + count - 1,))
             return first
@@ -253,8 +296,41 @@ class Numbers:
         return 1 + secrets.randbelow(FIRST_ORDINALS), self.new_time_stamp(now), 1, 0
 
 
+def _singles(row: Any, after: int) -> Iterator[OutgoingEntry]:
+    """The messages of a row with keys above `after`. row: columns of OutgoingEntry, and the number of messages."""
+    key, outgoing, message_id, ordinal, time_stamp, number, *others, messages = row
+    for back in range(min(messages, key - after) - 1, -1, -1):
+        last = number and number - back
+        yield OutgoingEntry(key - back, outgoing, message_id - back, ordinal, time_stamp, last, *others)
+
+
+def _entries(db: Database, where: str, arguments: Sequence[Any], after: int, limit: int) -> list[OutgoingEntry]:
+    """Up to `limit` messages of rows, -1: all. The first argument is `after`: the messages have keys above it."""
+    found: list[OutgoingEntry] = []
+    most = max(limit // RUN_MESSAGES, 1) if limit > 0 else limit  # rows of long runs are slow to read
+    while True:
+        rows = _rows_of_entries(db, where + " ORDER BY id LIMIT ?", (after, *arguments[1:], most))
+        for row in rows:
+            found += _singles(row, after)
+        if not 0 <= most <= len(rows) or len(found) >= limit:
+            return found if limit < 0 else found[:limit]
+        after = rows[-1][0]
+        if rows[-1][-1] == 1:
+            most = limit - len(found)
+
+
+def _rows_of_entries(db: Database, where: str, arguments: Sequence[Any]) -> list[Any]:
+    columns = ", ".join(OutgoingEntry._fields[1:])
+    return db.all(f"SELECT id, {columns}, count FROM outgoing_messages WHERE {where}", arguments)
+
+
 class OutgoingQueues:
-    """The tables `outgoing` and `outgoing_messages`. Keys rise in the order of sending."""
+    """The tables `outgoing` and `outgoing_messages`. Keys rise in the order of sending.
+
+    Transactional messages that one commit sends to one queue with the same properties share a row. Its id, message_id
+    and number are those of the last message; the others have the numbers just below, and their packets are in front of
+    its packet. Methods show single messages. Whoever changes some messages of a row splits it first.
+    """
 
     def __init__(self, database: Database, numbers: Numbers) -> None:
         self._db = database
@@ -337,16 +413,68 @@ class OutgoingQueues:
     ) -> list[int]:
         """Ask the queue manager to end messages of an outgoing queue with keys above `after` up to `last`, except
         `keep` (C-29). Return their keys: up to `limit`, fewer if the messages are large."""
-        keys = first_piece(
-            self._db.all(
-                "SELECT id, length(packet) FROM outgoing_messages WHERE outgoing = ? AND id > ? AND id <= ? "
-                "AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?",
-                (outgoing, after, last, json.dumps(list(keep)), limit),
+        with self._db.transaction():
+            self._split("outgoing = ? AND id > ? AND id - count < ?", (outgoing, after, last), limit)
+            keys = first_piece(
+                self._db.all(
+                    "SELECT id, length(packet) FROM outgoing_messages WHERE outgoing = ? AND id > ? AND id <= ? "
+                    "AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?",
+                    (outgoing, after, last, json.dumps(list(keep)), limit),
+                )
             )
-        )
-        condition, those = self._db.among("id", keys)
-        self._db.all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE " + condition, those)
+            condition, those = self._db.among("id", keys)
+            self._db.all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE " + condition, those)
         return keys
+
+    def _split(self, where: str, arguments: Sequence[Any], limit: int = -1) -> None:
+        """Split the runs that satisfy an SQL condition into single rows; limit: of their messages."""
+        rows = self._db.all(
+            f"SELECT id, count FROM outgoing_messages WHERE {where} AND count > 1 ORDER BY id LIMIT ?",
+            (*arguments, limit),
+        )
+        for key, count in rows:
+            packets = self._db.one("SELECT packet FROM outgoing_messages WHERE id = ?", (key,))
+            singles = []
+            for back in range(count - 1, -1, -1):
+                end = start_of(packets, 1)
+                singles.append((back, packets[:end], key))
+                packets = packets[end:]
+            with self._db.transaction():
+                self._db.many(_COPY, singles[:-1])
+                self._db.all("UPDATE outgoing_messages SET packet = ?, count = 1 WHERE id = ?", singles[-1][1:])
+            limit -= count
+            if limit <= 0 and limit + count > 0:
+                return
+
+    def runs(self, first: int, last: int) -> list[Run]:
+        """The runs with messages from the key `first` to the key `last`, in order of sending."""
+        columns = ", ".join(Waiting._fields[1:])
+        return [
+            Run(Waiting(*row[2:]), *row[:2])
+            for row in self._db.all(
+                f"SELECT count, length(packet), id, {columns} FROM outgoing_messages "
+                "WHERE id BETWEEN ?1 AND ?2 + ?3 AND id - count < ?2 AND count > 1 ORDER BY id",
+                (first, last, RUN_MESSAGES - 1),
+            )
+        ]
+
+    def shorten(self, runs: Iterable[tuple[Run, int]]) -> None:
+        """Delete the first messages of runs: (run, number of messages)."""
+        gone, whole, parts = [], [], []
+        for run, count in runs:
+            size, key = run.size, run.state.key
+            if count == run.messages:
+                whole.append((key,))
+            else:
+                size = start_of(self._db.one("SELECT packet FROM outgoing_messages WHERE id = ?", (key,)), count)
+                parts.append((size + 1, count, key))
+            gone.append((run.state.outgoing, count, size))
+        with self._db.transaction():
+            self._db.tally("outgoing", gone=gone)
+            self._db.many("DELETE FROM outgoing_messages WHERE id = ?", whole)
+            self._db.many(
+                "UPDATE outgoing_messages SET packet = substr(packet, ?), count = count - ? WHERE id = ?", parts
+            )
 
     def last_key(self) -> int:
         """The highest key ever assigned, over all outgoing queues."""
@@ -389,16 +517,17 @@ class OutgoingQueues:
         """Up to `limit` transactional messages of an outgoing queue that are not held, with keys above `after` up to
         `last`, in order of sending."""
         return [
-            Unsent(*row)
-            for row in self._db.all(
-                "SELECT id, length(packet), message_id, ordinal, time_stamp FROM outgoing_messages "
+            Unsent(key - back, size // count, message_id - back, ordinal, time_stamp)
+            for key, size, message_id, ordinal, time_stamp, count in self._db.all(
+                "SELECT id, length(packet), message_id, ordinal, time_stamp, count FROM outgoing_messages "
                 "WHERE outgoing = ? AND id > ? AND id <= ? AND number AND NOT held ORDER BY id LIMIT ?",
                 (outgoing, after, last, limit),
             )
-        ]
+            for back in range(min(count, key - after) - 1, -1, -1)
+        ][:limit]
 
     def renumber(self, key: int, ordinal: int, time_stamp: int, number: int, packet: Packet) -> None:
-        """Renumber a message, also in its packet."""
+        """Renumber a message in a row of its own, also in its packet."""
         self._db.all(
             "UPDATE outgoing_messages SET ordinal = ?, time_stamp = ?, number = ?, packet = ? WHERE id = ?",
             (ordinal, time_stamp, number, packet, key),
@@ -439,29 +568,44 @@ class OutgoingQueues:
         """Put numbered packets in outgoing queues, in the transaction that stores the new stream states (B-098). Return
         their keys."""
         with self._db.transaction():
-            rows = [(message.outgoing, message[:-1], message.more) for message in messages]
-            count = self._db.add_packets("outgoing", _ADD, _ADD_RUN, rows, _PACKET)
-            last = self._db.connection.last_insert_rowid()
-        return range(last - count + 1, last + 1)
+            first = key = self.last_key() + 1
+            rows = []
+            for message in messages:
+                back = message.messages - 1
+                key += message.messages
+                number = message.number and message.number + back
+                rows.append(
+                    (
+                        message.outgoing,
+                        message.message_id + back,
+                        *message[2:4],
+                        number,
+                        *message[5:],
+                        key - 1,
+                    )
+                )
+            self._db.many(_ADD, rows)
+            self._db.tally(
+                "outgoing", [(message.outgoing, message.messages, len(message.packet)) for message in messages]
+            )
+        return range(first, key)
 
     def messages(self, after: int = 0, limit: int = -1) -> list[OutgoingEntry]:
         """Up to `limit` messages of all outgoing queues with keys above `after`, in order of sending."""
-        return self._messages(OutgoingEntry, "id > ? ORDER BY id LIMIT ?", (after, limit))
+        return _entries(self._db, "id > ?", (after,), after, limit)
 
     def to_be_sent(self, outgoing: int, after: int, last: int, limit: int) -> list[OutgoingEntry]:
         """Up to `limit` messages of an outgoing queue that are not held, with keys above `after` up to `last`, in order
         of sending."""
-        return self._messages(
-            OutgoingEntry,
-            "outgoing = ? AND id > ? AND id <= ? AND NOT held ORDER BY id LIMIT ?",
-            (outgoing, after, last, limit),
+        return _entries(
+            self._db, "id > ? AND outgoing = ? AND id <= ? AND NOT held", (after, outgoing, last), after, limit
         )
 
     def last_to_be_sent(self, outgoing: int, last: int, limit: int) -> list[OutgoingEntry]:
         """The last `limit` messages that are not held, with keys up to `last`, in order of sending."""
-        return self._messages(
-            OutgoingEntry, "outgoing = ? AND id <= ? AND NOT held ORDER BY id DESC LIMIT ?", (outgoing, last, limit)
-        )[::-1]
+        where = "outgoing = ? AND id <= ? AND NOT held ORDER BY id DESC LIMIT ?"
+        rows = _rows_of_entries(self._db, where, (outgoing, last, limit))
+        return sorted(entry for row in rows for entry in _singles(row, 0))[-limit:]
 
     def aside(self, outgoing: int) -> tuple[int, int, int, int]:
         """Counts of an outgoing queue's held messages, and of its messages neither held nor transactional; the lowest
@@ -474,7 +618,7 @@ class OutgoingQueues:
         )[0]
         return found
 
-    def _messages(self, kind: type[Row], where: str, arguments: Sequence[Any]) -> list[Row]:
+    def _messages(self, kind: type[Kind], where: str, arguments: Sequence[Any]) -> list[Kind]:
         columns = ", ".join(kind._fields[1:])
         rows = self._db.all(f"SELECT id, {columns} FROM outgoing_messages WHERE {where}", arguments)
         return [kind(*row) for row in rows]
@@ -490,42 +634,57 @@ class OutgoingQueues:
     def packet(self, key: int) -> tuple[bytearray, int]:
         """The packet of an outgoing message, and its last second for sending, -1 after a withdrawal by an operator.
         Raises StoreError if the message is gone."""
-        rows = self._db.all("SELECT packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE id = ?", (key,))
-        if not rows:
+        rows = self._db.all(_ROWS + "id >= ? ORDER BY id LIMIT 1", (key,))
+        if not rows or key <= rows[0][0] - rows[0][1]:
             raise StoreError(f"{self._db.path}: outgoing message {key} is gone")
-        return bytearray(rows[0][0]), rows[0][1]
+        row = Row(*rows[0])
+        tail, _ = row.tail(key)
+        return bytearray(tail[: start_of(tail, 1)]) if row.messages > 1 else bytearray(tail), row.until
 
-    def packets(self, outgoing: int, first: int, limit: int) -> dict[int, tuple[Packet, int]]:
-        """See `packet`: up to `limit` messages of an outgoing queue with keys from `first` on, by key."""
-        rows = self._db.all(
-            "SELECT id, packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE outgoing = ? AND id >= ? "
-            "ORDER BY id LIMIT ?",
-            (outgoing, first, limit),
-        )
-        return {key: (packet, until) for key, packet, until in rows}
+    def rows(self, outgoing: int, first: int, limit: int) -> list[Row]:
+        """Up to `limit` rows of an outgoing queue, from the message with the key `first` on."""
+        found = self._db.all(_ROWS + "outgoing = ? AND id >= ? ORDER BY id LIMIT ?", (outgoing, first, limit))
+        return [Row(*row) for row in found]
 
     def waiting(self, keys: Iterable[int]) -> list[Waiting]:
-        """The states of these outgoing messages, in order of sending."""
-        condition, arguments = self._db.among("id", keys)
-        return self._messages(Waiting, condition + " ORDER BY id", arguments)
+        """The states of these outgoing messages, in order of sending. Each then has a row of its own."""
+        known = sorted(keys)
+        with self._db.transaction():
+            for _, group in itertools.groupby(enumerate(known), lambda pair: pair[1] - pair[0]):
+                its = [key for _, key in group]
+                self._split("id BETWEEN ?1 AND ?2 + ?3 AND id - count < ?2", (its[0], its[-1], RUN_MESSAGES - 1))
+            condition, arguments = self._db.among("id", known)
+            return self._messages(Waiting, condition + " ORDER BY id", arguments)
 
     def waiting_own(self, message_id: int) -> Waiting | None:
         """The outgoing message sent here under this MessageID; None if there is none."""
-        found = self._messages(Waiting, "own AND message_id = ? ORDER BY id DESC LIMIT 1", (message_id,))
-        return found[0] if found else None
+        found = self._messages(
+            Waiting,
+            "own AND message_id BETWEEN ?1 AND ?1 + ?2 AND message_id - count < ?1 ORDER BY id DESC LIMIT 1",
+            (message_id, RUN_MESSAGES - 1),
+        )
+        for last in found:
+            back = last.message_id - message_id
+            number = last.number and last.number - back
+            return last._replace(key=last.key - back, message_id=message_id, number=number)
+        return None
 
     def due(self, now: int, limit: int) -> list[tuple[int, int]]:
         """Up to `limit` outgoing messages due by now, the most overdue, in order of sending: (key, bytes)."""
-        return sorted(
-            self._db.all(
-                "SELECT id, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY due, id LIMIT ?", (now, limit)
-            )
+        rows = self._db.all(
+            "SELECT id, count, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY due, id LIMIT ?",
+            (now, limit),
         )
+        due = [(key - back, size // count) for key, count, size in rows for back in range(count - 1, -1, -1)]
+        return sorted(due[:limit])
 
     def waiting_in(self, outgoing: int, after: int, last: int, limit: int) -> list[Waiting]:
-        """The states of up to `limit` messages of an outgoing queue, with keys above `after` up to `last`."""
+        """The states of up to `limit` rows of an outgoing queue with messages above the key `after` up to `last`. Each
+        stands for all messages of its row."""
         return self._messages(
-            Waiting, "outgoing = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?", (outgoing, after, last, limit)
+            Waiting,
+            "outgoing = ?1 AND id > ?2 AND id <= ?3 + ?5 AND id - count < ?3 ORDER BY id LIMIT ?4",
+            (outgoing, after, last, limit, RUN_MESSAGES - 1),
         )
 
     def foreign(self, guid: bytes, limit: int) -> list[Waiting]:
@@ -533,11 +692,9 @@ class OutgoingQueues:
         identifier, costs a look at all messages until there are none."""
         if not self._db.one("SELECT 1 FROM settings WHERE name = 'foreign'"):
             return []
-        found = self._messages(
-            Waiting,
-            "own AND confirmation IS NOT NULL AND substr(packet, 17, 16) <> ? ORDER BY id LIMIT ?",
-            (guid, limit),
-        )
+        where = "own AND confirmation IS NOT NULL AND substr(packet, 17, 16) <> ?"
+        self._split(where, (guid,), limit)
+        found = self._messages(Waiting, where + " ORDER BY id LIMIT ?", (guid, limit))
         if not found:
             self._db.all("DELETE FROM settings WHERE name = 'foreign'")
         return found
@@ -547,13 +704,13 @@ class OutgoingQueues:
         self._db.all("INSERT OR IGNORE INTO settings VALUES ('foreign', 1)")
 
     def keep(self, messages: Iterable[tuple[bytes | None, int | None, bool, int]]) -> None:
-        """Store states of outgoing messages: (confirmation, due, held, key). A withdrawn message stays due at once."""
+        """Store states of rows: (confirmation, due, held, key). A withdrawn message stays due at once."""
         self._db.many(
             "UPDATE outgoing_messages SET confirmation = ?, due = iif(deleted, 0, ?), held = ? WHERE id = ?", messages
         )
 
     def delete(self, keys: Iterable[int]) -> None:
-        """Delete settled messages from their outgoing queues."""
+        """Delete settled messages, in rows of their own, from their outgoing queues."""
         condition, gone = self._db.among("id", keys)
         of = "FROM outgoing_messages WHERE " + condition
         counts = f"SELECT outgoing, count(*), sum(length(packet)) {of} GROUP BY outgoing"
