@@ -529,7 +529,7 @@ def _collect_often() -> "tuple[int, int]":
     if not MICROPYTHON:
         return 1 << 30, 1 << 30
     gc.collect()
-    free: int = heap.mem_free()  # scans the whole heap
+    free: int = getattr(core.functions, "heap_free", heap.mem_free)()
     if heap.threshold() == -1:
         heap.threshold(free // (4 if free > _LARGE_HEAP else 6))  # each collection scans the whole heap
     return free + _MODULES_BYTES, free
