@@ -184,6 +184,7 @@ class StoreMachine(RuleBasedStateMachine):
                     store.messages._count_abort(set(keys) - removed)
                 if trace:
                     raise ZeroDivisionError
+            store._database.connection.exec_trace = None
             if trace:
                 assert store._database.all("SELECT * FROM messages ORDER BY lookup_id") == before
         del self.held[which]

@@ -439,8 +439,7 @@ class Messages:
             self._db.all("DELETE FROM messages WHERE " + condition, arguments)
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
-        """Keys of `limit` messages of a queue in no receive, and of the rest of the last one's row, up to `last`; fewer
-        if the messages are large."""
+        """Keys of up to `limit` messages of a queue in no receive, up to `last`; fewer if the messages are large."""
         found: list[tuple[int, int]] = []
         free = self._free()
         for rank in RANKS:  # one query per rank, so that the index skips messages above `last`
@@ -452,7 +451,7 @@ class Messages:
                 for key, count, size in self._db.connection.execute(sql, (queue, rank, last + RUN_MESSAGES)):
                     found += [(each, size // count) for each in self._available(key, count) if each <= last]
                     if len(found) >= limit:
-                        return first_piece(found)
+                        return first_piece(found[:limit])
         return first_piece(found)
 
     def _available(self, lookup_id: int, count: int) -> Iterator[int]:
