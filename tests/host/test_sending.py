@@ -346,9 +346,10 @@ def test_timing_settings_hold_from_the_next_start(tmp_path: Path) -> None:
     _send(world, sender)
     _send(world, sender, PLAIN, delivery="express")
     world.pass_time(50)
-    exchange(world)
-    world.pass_time(500)
-    world.collect()
+    world.connect_all()
+    while not receiver.store.memory.history():
+        world.deliver(1 << 22)
+        world.collect()
     world.wires[0].to_initiator.clear()  # the OrderAck
     first = len(receiver.store.memory.history())
     assert first == 1
