@@ -185,7 +185,8 @@ def connected(kinds: Kinds, rounds: int, boards: int, rate: float, seconds: floa
     for _ in range(rounds):
         for kind in kinds:
             with running(kind) as server:
-                runs[kind.name].append(measure(server, boards, rate, seconds, size))
+                warm_up_s = 2 * WARM_UP_S + boards / rate  # a message of each board, and what waits since
+                runs[kind.name].append(measure(server, boards, rate, seconds, size, warm_up_s=warm_up_s))
     keys = "cpu_us", "rate", "p50_ms", "p99_ms", "max_ms", "syncs", "kib_a_session", "least_of_median", "skipped"
     found = {name: medians(figures, *keys) for name, figures in runs.items()}
     report(
@@ -201,14 +202,20 @@ def highest(kinds: Kinds, boards: int, seconds: float, size: int) -> None:
     """The highest rate with a p99 below the bar, of each server, by steps."""
     found: dict[str, Figures] = {}
     for kind in kinds:
-        found[kind.name] = {"rate": 0.0}
+        found[kind.name] = {"asked": 0, "rate": 0.0}
+        failed = 0
         with running(kind) as server:
-            for rate in RATES:
-                figures = measure(server, boards, rate, seconds, size)
-                late = figures.get("p99_ms", BAR_P99_MS) >= BAR_P99_MS or figures["rate"] < 0.97 * rate
-                if late or figures["skipped"]:
+            for rate in (step for step in RATES for _ in range(2)):  # a step that fails is tried once more
+                if found[kind.name]["asked"] >= rate:
+                    continue
+                figures = measure(server, boards, rate, seconds, size, warm_up_s=WARM_UP_S + boards / rate)
+                late = figures["p99_ms"] >= BAR_P99_MS or figures["rate"] < 0.97 * rate or figures["skipped"]
+                if not late:
+                    keys = "rate", "p99_ms", "cpu_us", "cores"
+                    found[kind.name] = {"asked": rate} | {key: figures[key] for key in keys}
+                elif failed == rate:
                     break
-                found[kind.name] = {key: figures[key] for key in ("rate", "p99_ms", "cpu_us", "cores")}
+                failed = rate if late else 0
     ours = found[Ordack.name]["rate"]
     report(
         bench=f"{boards} boards, highest rate with p99 below {BAR_P99_MS} ms, {size} bytes",
