@@ -223,7 +223,9 @@ class Host:
         self.manager = self._manager()
 
     def _manager(self) -> Manager:
-        return HearingManager(self.store, self.now, self.config, self._log)
+        manager = HearingManager(self.store, self.now, self.config, self._log)
+        manager.fast.is_on &= self.index != 1  # both paths in every episode
+        return manager
 
     def _log(self, line: str) -> None:
         self.given_up |= "the oldest are given up" in line
