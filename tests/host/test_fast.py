@@ -94,7 +94,7 @@ class FastPlay(Play):
         super().__init__(folder, number, fast=True)
         self.fast = 0
         self.is_limited = False
-        self.named: list[dict[tuple[bytes, int, int], int]] = [{}, {}]  # numbers of OrderAcks by stream, for each
+        self.named: list[dict[tuple[bytes, int, int], int]] = [{}, {}]  # highest numbers of OrderAcks, for each
         for twin in self.twins:
             self._number_order_acks_apart(twin)
         put = self.twins[0].manager.fast.put
@@ -143,15 +143,14 @@ class FastPlay(Play):
                 records = [state.stream.record for state in self.twins[which].manager.incoming]
                 assert any(tuple(record[:2]) == key and record[core.INCOMING_NUMBER] >= number for record in records)
                 source = bytes(packet.message.user.queue_manager_address)
-                self.named[which][source, *key] = number
+                named = self.named[which]
+                named[source, *key] = max(number, named.get((source, *key), 0))  # streams may share a sequence
 
     def _deliver(self, *sizes: int) -> None:
-        """If room is limited, the order between connections decides who gets it."""
-        if not self.is_limited:
-            super()._deliver(*sizes)
-        else:
-            for number, size in enumerate(sizes):
-                super()._deliver(*(size if place == number else 0 for place in range(LINKS)))
+        """In one batch, only connections for which the order between them does not matter: the first two share streams,
+        and where room is limited, it decides who gets it."""
+        for together in ((0,), (1,), (2,)) if self.is_limited else ((0, 2), (1,)):
+            super()._deliver(*(size if place in together else 0 for place, size in enumerate(sizes)))
 
     def _send(self, number: int, place: int, *how: int) -> None:
         super()._send(number, place if number == 0 or place != SMALL else 0, *how)

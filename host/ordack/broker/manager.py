@@ -84,6 +84,7 @@ class Dispatcher:
             if entry.tx_sequence_number:
                 self._outgoing.may_transmit(queue, key_of(entry))
             row = reading.row(queue.identifier, key_of(entry))
+            self._fast.hold(link)
             are_alike = row.messages > 1 and wall <= row.until and link.schedule.is_highest
             if are_alike and self._send_run(link, queue, entry, row, now):
                 continue
@@ -97,7 +98,6 @@ class Dispatcher:
                 link.counts.resent += queue.leave([key_of(entry)])
                 queue.stream.prepare(entry, packet, parse.transaction_offset(packet))
             session.send(entry, packet, entry.recoverable, now)
-            self._fast.hold(link)
             link.counts.sent += 1
             stream = queue.stream if entry.tx_sequence_number else None
             link.pace.sends(len(packet), stream, stream is not None and entry is stream.table[0])
