@@ -370,9 +370,12 @@ def _was_packed(file: File, known: Mapping[str, File]) -> bool:
     )
 
 
+NOT_OF_CAPTURES = "mqqb_fast", "mqqb_sockets"  # some of these structures are opaque
+
+
 def _layout() -> str:
     """Hash the C structures, to tell this version's states from others."""
-    types = {name: ffi.typeof(name) for name in ffi.list_types()[0]}
+    types = {name: ffi.typeof(name) for name in ffi.list_types()[0] if not name.startswith(NOT_OF_CAPTURES)}
     said = [
         (name, [(field, item.offset, str(item.type)) for field, item in kind.fields])
         for name, kind in types.items()
