@@ -24,7 +24,7 @@ from mqqb import core, core_cffi, core_py
 ROOT = Path(__file__).parents[2]
 MP = runpy.run_path(str(ROOT / "tests" / "mp" / "test_core.py"))
 LAYOUT = runpy.run_path(str(ROOT / "c_core" / "layout.py"))
-HOST = "capture_", "audit_", "run_"  # functions of host/native
+HOST = "capture_", "audit_", "run_", "fast_", "sockets_"  # functions of host/native
 CORES = [pytest.param(core_cffi, id="c"), pytest.param(core_py, id="python")]
 U16 = st.one_of(st.sampled_from([0, 1, 2, 31, 32, 33, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF]), st.integers(0, 0xFFFF))
 U32 = st.one_of(st.sampled_from([0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF]), st.integers(0, 0xFFFFFFFF))

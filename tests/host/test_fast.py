@@ -20,7 +20,8 @@ from ordack.broker.acceptance import Batch
 from ordack.broker.incoming import MESSAGE_ID_BLOCK
 
 from hil.dice import new_seed
-from tests.host.test_runs import (
+from tests.support.host_world import wall_at
+from tests.support.run_traffic import (
     ALL,
     CHANGES,
     DESTINATIONS,
@@ -34,10 +35,9 @@ from tests.host.test_runs import (
     Action,
     Play,
     Twin,
-    _actions,
-    _same_numbers,  # noqa: F401 - a fixture
+    random_actions,
+    same_numbers,  # noqa: F401 - a fixture
 )
-from tests.support.host_world import wall_at
 
 DAYS = 6
 SMALL = 2
@@ -213,7 +213,7 @@ def test_long_days_are_decided_alike(tmp_path: Path) -> None:
     fast = 0
     for day in range(DAYS):
         draw = random.Random(f"{seed}/{day}")
-        actions = [action for action, _ in zip(_actions(draw), range(100), strict=False)]
+        actions = [action for action, _ in zip(random_actions(draw), range(100), strict=False)]
         fast += _play(tmp_path / str(day), (seed + day) % 8, actions)
     print(f"{fast} messages on the fast path")
     assert fast >= 30 * DAYS
