@@ -51,8 +51,8 @@ HOPS_REST = 100  # pause between two scans of all outgoing queues, as a multiple
 ORDER_ACKS_APART_MS = 5  # for all streams: each time costs a scan of the streams with a pending OrderAck
 MAX_BATCH_BYTES = 16 << 20
 FEW = 8  # busy connections, up to which no commit waits
-WAIT_OF_ONE_S = 20e-6  # so long does a commit wait for each busy connection,
-WAIT_MAX_S = 0.02  # but not longer than this, from the end of the commit before: fewer commits serve a fleet faster
+WAIT_OF_ONE_S = 40e-6  # so long does a commit wait for each busy connection,
+WAIT_MAX_S = 0.04  # but not longer than this, from the end of the commit before: fewer commits serve a fleet faster
 
 
 def now() -> int:
