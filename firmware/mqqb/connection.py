@@ -195,6 +195,9 @@ def order_ack_body(raw: "Buffer") -> int:
     return body_at
 
 
+_NO_VIEW = memoryview(b"")
+
+
 class Reader:
     """Holds the received bytes not read yet: data[begin:end]. total: one word, the size of the packet there.
 
@@ -213,14 +216,14 @@ class Reader:
     def clear(self) -> None:
         """Drop all bytes."""
         self.data = bytearray()
-        self._view = memoryview(b"")  # of data, if made by `room`
+        self._view = _NO_VIEW  # of data, if made by `room`
         self.begin = 0
         self.end = 0
 
     def add(self, data: "Buffer") -> None:
         """Append bytes."""
         if self.begin or self._view:
-            self._view = memoryview(b"")
+            self._view = _NO_VIEW
             self.data = self.data[self.begin : self.end]
             self.begin = 0
         self.data += data  # in place: a packet in small pieces is not copied for each piece

@@ -17,8 +17,9 @@ from mqqb.session import Session
 from mqqb.streams import Entry, OutgoingStream
 from ordack.broker import incoming
 from ordack.broker.incoming import IncomingState, OrderAcks
-from ordack.broker.links import FairSchedule, Pace
+from ordack.broker.links import FairSchedule
 from ordack.broker.manager import Manager
+from ordack.broker.pace import Pace
 from ordack.broker.streams import MessageRun, PredictingSession
 from ordack.config.settings import NEVER
 from ordack.store import StoreError

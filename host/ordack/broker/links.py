@@ -12,13 +12,12 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
 
 from mqqb import guids
 from mqqb.connection import OPEN
-from mqqb.session import Session
-from mqqb.streams import Entry, OutgoingStream
+from mqqb.streams import Entry
 
+from ordack.broker.pace import Pace
 from ordack.broker.serve_log import ERROR, SAME_AGAIN_S, Operator
 from ordack.broker.streams import PredictingSession
 from ordack.config import classes
@@ -68,103 +67,6 @@ def _join(waiting: list[tuple[int, int, int, Any]], queue: Any, place: int) -> N
         heapq.heappush(waiting, (-entry.priority, queue.turn, place, queue))
 
 
-AHEAD_BYTES = 1 << 20  # handed to a transport before it says whether it takes more; plus one packet
-
-
-class Pace:
-    """Tracks how much of the written data has left one connection. A long packet on a slow line is no silence: the
-    times of B-148 and B-151 start when the message has left."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._written = 0
-        self._held = 0  # bytes still here, as last reported
-        self._seen = 0  # bytes written at that report
-        self._waiting = 0  # bytes of messages about to be written
-        self._unwritten: set[OutgoingStream] = set()  # streams of these messages
-        # Bytes written up to the last message of a stream.
-        self._ends: WeakKeyDictionary[OutgoingStream, int] = WeakKeyDictionary()
-        # Deadline, and bytes that must have left before it counts.
-        self._timers: WeakKeyDictionary[OutgoingStream, tuple[int, int]] = WeakKeyDictionary()
-        self.overdue: WeakSet[OutgoingStream] = WeakSet()  # streams to resend once their bytes have left
-        self._come = 0
-        self._packet = -1  # offset of the unfinished packet in the received bytes
-        self._half = 0  # bytes received
-        self._began = 0  # arrival of its first bytes, ms
-
-    @property
-    def room(self) -> int:
-        """Bytes that may be sent before the sent ones are written; each message reduces it. No message leaves at 0 or
-        less."""
-        return AHEAD_BYTES - self._waiting
-
-    @property
-    def is_under_way(self) -> bool:
-        """Is written data still on this machine, as last reported by `holds`?"""
-        return self._held > 0 or self._seen < self._written
-
-    def sends(self, count: int, stream: OutgoingStream | None = None, is_oldest: bool = False) -> None:
-        """Count a message of `count` bytes given to the session. stream: of a transactional message. is_oldest: it is
-        the oldest without an OrderAck. The timer may still count for an older message, so it restarts once these bytes
-        have left."""
-        self._waiting += count
-        if stream is not None:
-            self._unwritten.add(stream)
-            if is_oldest:
-                self._timers.pop(stream, None)
-
-    def wrote(self, count: int) -> None:
-        """Count bytes given to the transport: all that the session had."""
-        self._written += count
-        self._waiting = 0
-        if self._unwritten:
-            self._ends.update(dict.fromkeys(self._unwritten, self._written))
-            self._unwritten.clear()
-
-    def holds(self, count: int) -> None:
-        """Report how many written bytes are still on this machine. Without a report: none."""
-        if self._held and self._written - count > self._seen - self._held:
-            self._session.progressed()
-        self._held = count
-        self._seen = self._written
-
-    def run_timer(self, stream: OutgoingStream, now: int) -> None:
-        """Run the timer of a stream on this connection. The timer counts once the oldest message has left. After it
-        expires, the stream sends no new message until all its bytes have left; then it resends. Otherwise steady
-        traffic would postpone the resend for ever."""
-        self.overdue.discard(stream)
-        due = stream.next_timeout()
-        if due is None:
-            self._timers.pop(stream, None)
-            return
-        known, mark = self._timers.get(stream, (None, 0))
-        if due != known:  # restarted since
-            mark = self._written
-        left = self._written - self._held
-        if left < mark:
-            stream.postpone(now)
-            due = stream.next_timeout()
-            assert due is not None
-        self._timers[stream] = due, mark
-        if now >= due and left < self._ends.get(stream, 0):  # a resend would repeat bytes that still leave
-            self.overdue.add(stream)
-            return
-        stream.handle_timeout(now)  # a resend counts from the next call on
-
-    def came(self, count: int, now: int) -> None:
-        """Count received bytes that the session has taken."""
-        self._come += count
-        self._half = self._session.reader.end - self._session.reader.begin
-        if self._come - self._half != self._packet:
-            self._packet = self._come - self._half
-            self._began = now
-
-    def too_slow_at(self, timeout: int, rate: int) -> int | None:
-        """Return when the arriving packet breaks `timeout` ms and `rate` bytes per second unless more of it arrives;
-        None if no packet is unfinished."""
-        return self._began + timeout + 1000 * self._half // rate + 1 if self._half else None
-
-
 # Normal ends that no operator needs to hear of. The Connector reports hops that lead back here.
 EVERYDAY_ENDS = ("B-147", "B-163", "B-298", "B-413")
 
@@ -180,6 +82,27 @@ class PeerLink:
 
     Set `writable` False while the transport is full: acknowledgements still go out, messages wait.
     """
+
+    __slots__ = (
+        "_schedule",
+        "_shown",
+        "address",
+        "alarms",
+        "certificate",
+        "counts",
+        "heard",
+        "hop",
+        "learned",
+        "number",
+        "owner",
+        "pace",
+        "peer_name",
+        "session",
+        "slot",
+        "was_direct",
+        "was_open",
+        "writable",
+    )
 
     def __init__(
         self, number: int, session: PredictingSession, address: str, hop: Hop | None, peers: CountsByPeer, now: int
@@ -201,7 +124,7 @@ class PeerLink:
         self.owner = -1  # of the slot; -1: this link's acknowledgements are part of its session's output
         self.learned = 0  # streams since the last message on the fast path
         self.was_direct = False  # direct_format_session when streams were learned
-        self.schedule = FairSchedule()
+        self._schedule: FairSchedule | None = None
         self._shown: dict[str, Any] = {}
 
     def report(self) -> dict[str, Any]:
@@ -222,6 +145,12 @@ class PeerLink:
         elif shown["in_flight"] != in_flight:
             self._shown = {**shown, "in_flight": in_flight}
         return self._shown
+
+    @property
+    def schedule(self) -> FairSchedule:
+        """Chooses among the outgoing queues of the link."""
+        self._schedule = self._schedule or FairSchedule()
+        return self._schedule
 
     @property
     def name(self) -> str:
@@ -444,8 +373,11 @@ class Links:
             events = link.session.receive_data(data, now)
         if link in self._links:
             self._half_received.pop(link, None)
-            if half := link.session.reader.end - link.session.reader.begin:
+            reader = link.session.reader
+            if half := reader.end - reader.begin:
                 self._half_received[link] = half
+            else:
+                reader.clear()  # an idle link holds no buffer
             link.pace.came(len(data), now)
         return events
 
@@ -457,7 +389,7 @@ class Links:
 
     def limit_half_received(self) -> None:
         """Close links until unfinished packets fit into their memory limit (B-435)."""
-        while sum(self._half_received.values()) > self._config.max_half_received:
+        while self._half_received and sum(self._half_received.values()) > self._config.max_half_received:
             largest = max(self._half_received, key=self._half_received.__getitem__)
             self.close(largest, "B-435", "unfinished packets take too much memory: the largest gives way")
 

@@ -141,6 +141,17 @@ class MessageRun:
         return accepted
 
 
+class _InFlight(list[Any]):
+    """A window's messages in flight. An empty deque takes ten times the memory, and a window is short."""
+
+    __slots__ = ()
+    maxlen = None
+
+    def popleft(self) -> Any:
+        """Remove and return the oldest message."""
+        return self.pop(0)
+
+
 class PredictingSession(Session):
     """A session that reports runs. predicts: may be set False before the first data."""
 
@@ -148,6 +159,7 @@ class PredictingSession(Session):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
+        self.window.in_flight = _InFlight()  # type: ignore[assignment]
         self._templates: list[Template] = []  # the last match first
         self._fruitless = 0  # messages in a row without a match
 
@@ -221,7 +233,7 @@ class PredictingSession(Session):
             in_flight.extend((None,) * order_acks)
         started = order_acks > 0 and due[connection.ACK_WAIT] is None
         if flags & lib.MQQB_FAST_HEARD:
-            left = core.session_unacked_sent(counts)
+            left = (counts[core.SESSION_SENT] - counts[core.SESSION_PEER_ACKED]) & 0xFFFF
             while len(in_flight) > left:
                 in_flight.popleft()
             if due[connection.WINDOW_GROWTH] is not None:
