@@ -33,9 +33,9 @@ from ordack.store.disk import (
     megabytes,
     reserve,
 )
-from ordack.store.files import new_file, remove_dead, sync, upgrade, writing
+from ordack.store.files import new_file, remove_dead, sync, writing
 from ordack.store.look import ReadOnlyDatabase, open_to_look
-from ordack.store.schema import FILE_NAME, PRIVATE, UPGRADES
+from ordack.store.schema import FILE_NAME, PRIVATE, UPGRADES, upgrade
 
 PIECE_PAGES = 256  # per step; signals are handled between steps
 PROBLEMS_MAX = 20

@@ -28,8 +28,7 @@ from ordack.store.disk import (
     patience,
     process,
 )
-from ordack.store.files import upgrade
-from ordack.store.schema import APPLICATION_ID, FILE_NAME, FORMAT_VERSION, UPGRADES
+from ordack.store.schema import APPLICATION_ID, FILE_NAME, FORMAT_VERSION, UPGRADES, upgrade
 
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002

@@ -14,7 +14,7 @@ import contextlib
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -320,6 +320,19 @@ class DiskWork:
         self.syncs = 0
         self.checkpoints = 0
         self.log_bytes = 0
+
+
+def ranges(keys: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and the last of each range of consecutive keys, from sorted keys."""
+    if keys and keys[-1] - keys[0] + 1 == len(keys):  # the usual case
+        return [(keys[0], keys[-1])]
+    found: list[tuple[int, int]] = []
+    for key in keys:
+        if found and key == found[-1][1] + 1:
+            found[-1] = found[-1][0], key
+        else:
+            found.append((key, key))
+    return found
 
 
 def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:

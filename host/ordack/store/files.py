@@ -27,7 +27,6 @@ from ordack.store.schema import (
     ORDER_QUEUE_ID,
     SCHEMA,
     SYSTEM,
-    UPGRADES,
 )
 
 SYSTEM_QUEUES = (  # B-085; the protocol fixes the order queue's identifier only
@@ -83,21 +82,6 @@ def _fill(partial: Path, path: Path) -> None:
         raise explained(error, path) from None
     finally:
         connection.close()
-
-
-def upgrade(connection: apsw.Connection, journal: str) -> None:
-    """Upgrade a store of an earlier format version in one transaction. journal: journal mode for it. The file must not
-    be open elsewhere: an earlier program would go on with the tables that it knows. Raises apsw.Error."""
-    connection.pragma("journal_mode", journal)  # fails while a write-ahead log has another user
-    connection.execute("BEGIN EXCLUSIVE")
-    try:
-        for version in range(connection.pragma("user_version"), FORMAT_VERSION):
-            connection.execute(UPGRADES[version])
-        connection.pragma("user_version", FORMAT_VERSION)
-        connection.execute("COMMIT")
-    finally:
-        if not connection.get_autocommit():
-            connection.execute("ROLLBACK")
 
 
 @contextlib.contextmanager

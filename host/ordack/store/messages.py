@@ -20,12 +20,12 @@ import apsw
 from mqqb import compose, core, headers
 
 from ordack.config.settings import NEVER
-from ordack.store.disk import StoreError, StoreUnknown, first_piece
-from ordack.store.receive_locks import ReceiveLocks, ranges
+from ordack.store.disk import StoreError, StoreUnknown, first_piece, ranges
 from ordack.store.schema import POISON, SUBQUEUE
 
 if TYPE_CHECKING:
     from ordack.store.database import Database
+    from ordack.store.receive_locks import ReceiveLocks
 
 RECEIVE_BYTES = 8 << 20  # limit of the bytes in one receive or peek, which bounds memory
 RANKS = range(8)  # 7 - priority

@@ -6,29 +6,16 @@ import contextlib
 import fcntl
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from ordack.store.disk import StoreError
+from ordack.store.disk import StoreError, ranges
 
 # The kernel locks each message in a receive: one byte of a file, at the lookup id. The lock ends with its owner.
 
 RECEIVE_LOCK = "receive.lock"
 _LOCK = struct.Struct("hhqqi4x")  # a struct flock: kind, whence, start, length, process
 _END = 1 << 62  # above all lookup ids
-
-
-def ranges(keys: Sequence[int]) -> list[tuple[int, int]]:
-    """The first and the last of each range of consecutive keys, from sorted keys."""
-    if keys and keys[-1] - keys[0] + 1 == len(keys):  # the usual case
-        return [(keys[0], keys[-1])]
-    found: list[tuple[int, int]] = []
-    for key in keys:
-        if found and key == found[-1][1] + 1:
-            found[-1] = found[-1][0], key
-        else:
-            found.append((key, key))
-    return found
 
 
 class ReceiveLocks:

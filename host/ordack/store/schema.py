@@ -1,6 +1,8 @@
-"""The tables of a store, and the name of its file."""
+"""The tables of a store, their upgrade from earlier versions, and the name of its file."""
 
 from __future__ import annotations
+
+import apsw
 
 FORMAT_VERSION = 2
 APPLICATION_ID = 0x4C494F52  # in the file's header; distinguishes stores from other programs' databases
@@ -113,3 +115,18 @@ CREATE TABLE answers (                           -- the last commit of each appl
 
 _ADD_COUNT = "ALTER TABLE {} ADD COLUMN count INTEGER NOT NULL DEFAULT 1;"
 UPGRADES = {1: "".join(map(_ADD_COUNT.format, ("messages", "outgoing_messages", "outcomes")))}  # by the version before
+
+
+def upgrade(connection: apsw.Connection, journal: str) -> None:
+    """Upgrade a store of an earlier format version in one transaction. journal: journal mode for it. The file must not
+    be open elsewhere: an earlier program would go on with the tables that it knows. Raises apsw.Error."""
+    connection.pragma("journal_mode", journal)  # fails while a write-ahead log has another user
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        for version in range(connection.pragma("user_version"), FORMAT_VERSION):
+            connection.execute(UPGRADES[version])
+        connection.pragma("user_version", FORMAT_VERSION)
+        connection.execute("COMMIT")
+    finally:
+        if not connection.get_autocommit():
+            connection.execute("ROLLBACK")
