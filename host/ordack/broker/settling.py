@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import secrets
 from array import array
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mqqb import confirm, connection, core, headers, lives, parse
@@ -22,7 +21,7 @@ from ordack.config.config import Config
 from ordack.config.names import JOURNAL
 from ordack.config.settings import NEVER
 from ordack.store import Store, packet_fields
-from ordack.store.disk import first_piece
+from ordack.store.disk import first_piece, ranges
 from ordack.store.outgoing import Run, Unsent, Waiting
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class Settling:
         keys = sorted({key for key, _ in batch.answers})
         settled: list[tuple[Run, int, Confirmation]] = []
         done: set[int] = set()
-        for first, last in _ranges(keys):
+        for first, last in ranges(keys):
             for run in self._store.outgoing.runs(first, last):
                 confirmation = self._outgoing.confirmation(run.state)
                 begin = run.state.key - run.messages + 1
@@ -283,15 +282,6 @@ class Settling:
             )
             self.due(batch, wall, messages)
         return len(messages)
-
-
-def _ranges(keys: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield first and last of consecutive keys among these rising ones."""
-    begin = 0
-    for place in range(1, len(keys) + 1):
-        if place == len(keys) or keys[place] != keys[place - 1] + 1:
-            yield keys[begin], keys[place - 1]
-            begin = place
 
 
 def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:
