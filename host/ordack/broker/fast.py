@@ -33,7 +33,6 @@ PATIENCE = 16  # streams learned in a row without a taken message; then only eac
 MESSAGE_ID_BLOCK = 4096  # reserved at once for OrderAcks
 NEWS_MAX = 256  # slots reported at once
 NEWS_WORDS = 6
-FOREVER = 0xFFFFFFFF
 _Arrived = tuple["PeerLink", object, int]  # link, event of its session, arrival time
 
 
@@ -121,7 +120,7 @@ class FastPath:
             len(raw),
             record,
             queue.identifier,
-            FOREVER if life == compose.FOREVER else min(life + self._config.clock_skew, FOREVER),
+            min(life + self._config.clock_skew, compose.FOREVER),
             ffi.from_buffer(BYTES, ack),
             len(ack),
         )
