@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import socket
 import time
@@ -428,12 +429,13 @@ def test_every_ipv6_address_and_every_ipv4_address_do_not_meet(tmp_path: Path) -
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    running = Serve(tmp_path, listen="[::]:0")
-    socket.create_connection(("::1", running.port), 5).close()
+    port = random.SystemRandom().randrange(20_000, 30_000)  # the kernel gives those to nobody who asks for any
+    running = Serve(tmp_path, listen=f"[::]:{port}")
+    socket.create_connection(("::1", port), 5).close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", running.port), 5)
+        socket.create_connection(("127.0.0.1", port), 5)
     running.stop()
-    both = Serve(tmp_path / "other", "--listen", f"[::]:{running.port}", listen=f"0.0.0.0:{running.port}")
+    both = Serve(tmp_path / "other", "--listen", f"[::]:{port}", listen=f"0.0.0.0:{port}")
     assert both.stop()[0] == 0
 
 
