@@ -19,8 +19,9 @@ def server(running: Server) -> Server:
     return running
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("foreign") / "store")
+@pytest.fixture(scope="module", params=(0, 20), ids=("session", "fast path"))
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One whose sessions take every packet, and one with the fast path, which acknowledges at once."""
+    running = Server(tmp_path_factory.mktemp("foreign") / "store", early=request.param)
     yield running
     running.stop()

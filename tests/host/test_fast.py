@@ -156,13 +156,18 @@ class FastPlay(Play):
         for together in ((0,), (1,), (2,)) if self.is_limited else ((0, 2), (1,)):
             super()._deliver(*(size if place in together else 0 for place, size in enumerate(sizes)))
 
-    def _send(self, number: int, place: int, *how: int) -> None:
-        super()._send(number, place if number == 0 or place != SMALL else 0, *how)
+    def _send(self, number: int, place: int, count: int, change: int, at: int, value: int) -> None:
+        """Where room is limited, a batch is of one stream."""
+        if self.is_limited:
+            self.act(ALL)
+            change = 0 if CHANGES[change] == "express" else change
+        super()._send(number, place if number == 0 or place != SMALL else 0, count, change, at, value)
 
     def _take(self, place: int, count: int) -> None:
         super()._take(place, 1 << 20)
 
     def _room(self, size: int) -> None:
+        self.act(ALL)
         self.is_limited = size > 0
         super()._room(size)
 
