@@ -23,8 +23,10 @@ from ordack.broker.pace import Pace
 from ordack.broker.streams import MessageRun, PredictingSession
 from ordack.config.settings import NEVER
 from ordack.store import StoreError
+from ordack.store.at_hand import Row
 from ordack.store.database import Database
-from ordack.store.outgoing import Numbers, OutgoingQueues, Row
+from ordack.store.numbers import Numbers
+from ordack.store.outgoing import OutgoingQueues
 
 from hil.dice import new_seed
 from tests.host import model, model_hosts

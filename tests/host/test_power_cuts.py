@@ -16,7 +16,7 @@ from ordack.client import Client, Letter
 from ordack.store import Answers, Memory, Store, StoreError
 from ordack.store.database import Database
 from ordack.store.disk import WriteAheadLog
-from ordack.store.outgoing import Numbers
+from ordack.store.numbers import Numbers
 from ordack.store.schema import FILE_NAME
 
 from hil.dice import new_seed

@@ -35,9 +35,9 @@ from ordack.broker.streams import MessageRun, key_of
 from ordack.config.config import Config
 from ordack.config.names import PeerNames
 from ordack.store import Store, StoreError, packet_fields
+from ordack.store.at_hand import Reading, Row, start_of
 from ordack.store.disk import first_piece
 from ordack.store.messages import ANY
-from ordack.store.outgoing import Reading, Row, start_of
 
 DUE = 10_000  # messages found due at once, so that neighbours in the store end together
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in its second byte
@@ -77,7 +77,8 @@ class Dispatcher:
 
     def _send_from(self, link: PeerLink, queues: list[OutgoingQueue], now: int, wall: int) -> None:
         session = link.session
-        reading = Reading(self._store.outgoing, self._outgoing.at_hand)
+        at_hand = self._outgoing.at_hand
+        reading = Reading(self._store.outgoing.rows, at_hand)
         for queue, entry in link.schedule.among(queues):
             if not session.can_send() or not (queue.holds_acks or (link.writable and link.pace.room > 0)):
                 break
@@ -92,12 +93,13 @@ class Dispatcher:
             if wall > until:
                 due = self._store.outgoing.waiting([key_of(entry)])
                 self._transact(now, wall, partial(self._settling.due, wall=wall, due=due))  # B-311, C-29
-                reading = Reading(self._store.outgoing, self._outgoing.at_hand)
+                reading = Reading(self._store.outgoing.rows, at_hand)
                 continue
             if entry.tx_sequence_number:
                 link.counts.resent += queue.leave([key_of(entry)])
                 queue.stream.prepare(entry, packet, parse.transaction_offset(packet))
             session.send(entry, packet, entry.recoverable, now)
+            at_hand.sent(queue.identifier, key_of(entry))
             link.counts.sent += 1
             stream = queue.stream if entry.tx_sequence_number else None
             link.pace.sends(len(packet), stream, stream is not None and entry is stream.table[0])
@@ -120,6 +122,7 @@ class Dispatcher:
         link.counts.sent += count
         queue.stream.prepare(entry, packets, parse.transaction_offset(packets))
         link.session.send_run(entries, packets, now)
+        self._outgoing.at_hand.sent(queue.identifier, key_of(entries[-1]))
         link.pace.sends(len(packets), queue.stream, entry is queue.stream.table[0])
         self._links.touch(link)
         return True
@@ -365,7 +368,6 @@ class Manager:
             for link in links:
                 self._dispatch(link, now, wall)
             self._order_acks.send_due(now, wall)
-            self.outgoing.at_hand.clear()
             self.fast.go_on(links)
 
     def _handle_all(self, work: list[_Arrived], questions: Sequence[Question], now: int, wall: int) -> None:

@@ -18,7 +18,8 @@ from mqqb.streams import Entry
 from ordack.broker.streams import LongStream, Rows, key_of
 from ordack.config.config import SERIAL_PORT, Config, split_direct
 from ordack.store import Store, packet_fields
-from ordack.store.outgoing import Added, NewOutgoing, Outgoing, OutgoingEntry, Row, Waiting
+from ordack.store.at_hand import AtHand, Row
+from ordack.store.outgoing import Added, NewOutgoing, Outgoing, OutgoingEntry, Waiting
 
 if TYPE_CHECKING:
     from ordack.broker.links import Hop, Links, PeerLink
@@ -125,13 +126,13 @@ class _Rows:
 
 
 class OutgoingQueues:
-    """All outgoing queues; `load` reads them from the store. at_hand: rows just stored, by the key of their first
-    message."""
+    """All outgoing queues; `load` reads them from the store."""
 
     def __init__(self, store: Store, links: Links, config: Config) -> None:
         self._store = store
         self._links = links
         self._config = config
+        self.at_hand = AtHand()
         self._accepts: dict[Hop, bytes] = {}  # peer of the last session opened from here, by hop
         self._forget_all()
 
@@ -146,7 +147,6 @@ class OutgoingQueues:
         self._orders: dict[OutgoingQueue, Outgoing] = {}  # rows that operators may have changed
         self._news: dict[OutgoingQueue, None] = {}  # queues with new messages
         self._unreached: set[Hop] = set()  # hops of new messages without a session
-        self.at_hand: dict[int, Row] = {}
         self.last_key = 0
         self._is_loaded = False
 
@@ -260,7 +260,9 @@ class OutgoingQueues:
                 count = queue.stream.admit(message.messages, message.number > 0, message.priority)
                 queue.stream.extend(_new_entries(its[:count], message))
                 self.last_key = its[-1]
-                self.at_hand[its[0]] = Row(its[-1], message.messages, message.packet, message.send_until)
+                if queue.link:
+                    kept = Row(its[-1], message.messages, message.packet, message.send_until)
+                    self.at_hand.add(message.outgoing, kept)
 
     def forward(self, messages: Iterable[tuple[str, headers.UserMessage, bytearray]], wall: int) -> None:
         """Put forwarded messages into the outgoing queues of these names; `take_up` follows."""
@@ -393,6 +395,7 @@ class OutgoingQueues:
         """Move the queues of a closed session to another one, if any."""
         for queue in self._served.pop(link, []):
             queue.link = None
+            self.at_hand.forget(queue.identifier)
             self._left[queue] = None
             self._attach(queue)
 

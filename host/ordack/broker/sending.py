@@ -19,8 +19,9 @@ from ordack.config.config import check_host, split_direct
 from ordack.config.names import JOURNAL, BadName, counted
 from ordack.store import Store, StoreError, StoreFull, packet_fields
 from ordack.store.messages import NewMessage, correlation_of, expires_of, wants_of
+from ordack.store.numbers import RUN_MESSAGES
 from ordack.store.outgoing import RUN_BYTES as ROW_BYTES
-from ordack.store.outgoing import RUN_MESSAGES, Added, NewOutgoing, Outgoing
+from ordack.store.outgoing import Added, NewOutgoing, Outgoing
 from ordack.store.packet_fields import TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
 from ordack.store.queues import QueueState
 from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM

@@ -258,6 +258,7 @@ class Settling:
 
     def _take_out(self, batch: Batch, keys: list[int], messages: list[Waiting]) -> None:
         for queue, entries in self._outgoing.entries(keys, messages):
+            self._outgoing.at_hand.forget(queue.identifier)
             batch.take_out(queue, entries)
 
     def give_up_final_acks(self, batch: Batch, wall: int, surplus: list[tuple[int, int]], limit: int) -> int:

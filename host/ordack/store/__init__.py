@@ -42,7 +42,8 @@ from ordack.store.disk import (
 )
 from ordack.store.files import make_store
 from ordack.store.messages import Messages
-from ordack.store.outgoing import RUN_MESSAGES, Numbers, OutgoingQueues
+from ordack.store.numbers import RUN_MESSAGES, Numbers
+from ordack.store.outgoing import OutgoingQueues
 from ordack.store.queues import Exports, Queues
 from ordack.store.receive_locks import ReceiveLocks
 

@@ -1,22 +1,20 @@
-"""The outgoing queues of a store, their messages, and the numbering of messages."""
+"""The outgoing queues of a store, and their messages."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import secrets
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from struct import unpack_from
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mqqb import core
-
 from ordack.config.settings import NEVER
+from ordack.store.at_hand import Packet, Row, start_of
 from ordack.store.disk import StoreError, first_piece
+from ordack.store.numbers import RUN_MESSAGES
 
 if TYPE_CHECKING:
     from ordack.store.database import Database
+    from ordack.store.numbers import Numbers
 
 _ADD = (
     "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, packet, "
@@ -30,10 +28,7 @@ _COPY = (  # of a row, as one of its messages
     "priority, own, send_until, due, confirmation, dead_letter, deleted, id - ?1 FROM outgoing_messages WHERE id = ?3"
 )
 _ROWS = "SELECT id, count, packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE "
-RUN_MESSAGES = 64  # in one row, at most
 RUN_BYTES = 256 << 10  # of their packets
-READ_AHEAD = 63  # rows per statement; with the row before them a window,
-READ_AHEAD_BYTES = 16 << 10  # unless they are larger
 
 
 class Outgoing(NamedTuple):
@@ -65,9 +60,6 @@ class OutgoingCount(NamedTuple):
     oldest_sent: int | None
 
 
-Packet = bytes | bytearray | memoryview
-
-
 class NewOutgoing(NamedTuple):
     """A row to put in an outgoing queue: columns of the table. number: 0, without a sequence, for a forwarded or
     non-transactional message. messages: in the row, whose packets follow each other in `packet`; `message_id` and
@@ -91,28 +83,6 @@ class NewOutgoing(NamedTuple):
 
 
 Added = tuple[range, Sequence[NewOutgoing]]  # keys of new messages, and the messages
-
-
-class Row(NamedTuple):
-    """The packets of a row. key: of its last message. until: last second for sending, -1 after a withdrawal."""
-
-    key: int
-    messages: int
-    packet: Packet
-    until: int
-
-    def tail(self, key: int) -> tuple[memoryview, int]:
-        """The packets from the message with this key on, and their number."""
-        left = self.key - key + 1
-        return memoryview(self.packet)[start_of(self.packet, self.messages - left) :], left
-
-
-def start_of(packets: Packet, place: int) -> int:
-    """The offset of one of the packets in a row."""
-    at = 0
-    for _ in range(place):
-        at += unpack_from("<I", packets, core.BASE_PACKET_SIZE_AT + at)[0]
-    return at
 
 
 class OutgoingEntry(NamedTuple):
@@ -168,132 +138,6 @@ class Run(NamedTuple):
 
 
 Kind = TypeVar("Kind", OutgoingEntry, Waiting)
-
-
-class Reading:
-    """Reads rows of outgoing messages ahead, several in one statement.
-
-    Messages usually leave a queue in order of arrival. In another order, and with large packets and runs, nothing is
-    read ahead. at_hand: rows in memory, by the key of their first message.
-    """
-
-    def __init__(self, queues: OutgoingQueues, at_hand: dict[int, Row]) -> None:
-        self._queues = queues
-        self._at_hand = at_hand
-        self._ahead: dict[int, deque[Row]] = {}  # by outgoing queue
-
-    def packet(self, outgoing: int, key: int) -> tuple[bytearray, int]:
-        """See OutgoingQueues.packet. outgoing: the message's queue."""
-        row = self.row(outgoing, key)
-        tail, left = row.tail(key)
-        return bytearray(tail[: start_of(tail, 1)] if left > 1 else tail), row.until
-
-    def row(self, outgoing: int, key: int) -> Row:
-        """The row of a message. outgoing: the message's queue. Raises StoreError if the message is gone."""
-        ahead = self._ahead.get(outgoing, deque())
-        last: Row | None = None
-        while ahead and ahead[0].key < key:
-            last = ahead.popleft()
-        if key in self._at_hand:
-            ahead = deque((self._at_hand.pop(key),))
-        elif not ahead or key <= ahead[0].key - ahead[0].messages:
-            follows = last and not ahead and len(last.packet) <= READ_AHEAD_BYTES
-            ahead = deque(self._queues.rows(outgoing, key, READ_AHEAD if follows else 1))
-        if not ahead or key <= ahead[0].key - ahead[0].messages:
-            raise StoreError(f"outgoing message {key} is gone")
-        self._ahead[outgoing] = ahead
-        return ahead[0]
-
-
-LAST_TIME_STAMP = 0xF0000000  # in 2097: forgeable OrderAcks (B-411) raise TimeStamps no further
-FIRST_ORDINALS = 1 << 31
-MESSAGE_IDS = 0xFFFFFFFF  # from 1 to this
-
-
-class Numbers:
-    """Counters in the table `settings`. is_served: does any queue manager, this process included, run on the store?
-    clock: returns seconds since 1970."""
-
-    def __init__(self, database: Database, is_served: Callable[[], bool], clock: Callable[[], float]) -> None:
-        self._db = database
-        self._is_served = is_served
-        self._clock = clock
-        self._joined: int | None = (
-            None  # Database.rolled_back when the run began or was joined: a rollback undoes the join
-        )
-
-    def begin_run(self, above: int = 0) -> None:
-        """Begin new sequences, and continue MessageIDs at another place.
-
-        A restored backup or a copy of a store does not know all used numbers. So `ordack serve` begins a run at its
-        start; without it, each sending process begins one. Numbered messages keep their numbers.
-
-        A TimeStamp comes from the clock, and is later than `above` and all TimeStamps in the store (B-056, B-079,
-        A-22). The first Ordinal is random, not 1 (B-056), so that equal TimeStamps do not make equal sequences.
-        MessageIDs continue at random: 20,000 ids hit one of 10,000 in a duplicate filter with a probability of 1 in
-        140,000.
-        """
-        with self._db.transaction():
-            self._joined = self._db.rolled_back
-            self._db.all("UPDATE settings SET value = max(value, ?) WHERE name = 'tx_time_stamp'", (above,))
-            self._db.many(
-                "INSERT OR REPLACE INTO settings VALUES (?, ?)",
-                [
-                    ("run", self.new_time_stamp(int(self._clock()))),
-                    ("message_id_ordinal", secrets.randbelow(MESSAGE_IDS)),
-                ],
-            )
-
-    def outrun(self, time_stamp: int) -> bool:
-        """Begin a run with TimeStamps after a foreign one; False if the foreign one is earlier than this run."""
-        with self._db.transaction():
-            if not self._run() < time_stamp < LAST_TIME_STAMP:
-                return False
-            self.begin_run(time_stamp)
-            return True
-
-    def _run(self) -> int:
-        return self._db.number("SELECT value FROM settings WHERE name = 'run'")
-
-    def _join_run(self) -> None:
-        """Join the queue manager's run; without a queue manager, begin a run for this process."""
-        if self._joined != self._db.rolled_back:
-            if not self._is_served():
-                self.begin_run()
-            self._joined = self._db.rolled_back
-
-    def is_of_this_run(self, time_stamp: int) -> bool:
-        """Did the sequence with this TimeStamp begin in this run? Call it in the transaction that numbers a message."""
-        self._join_run()
-        return time_stamp > self._run()
-
-    def reserve_message_ids(self, count: int = 1) -> int:
-        """The first of `count` consecutive unused MessageIDs (B-020; never 0, A-46). No other message gets them; see
-        `begin_run`."""
-        with self._db.transaction():
-            self._join_run()
-            last: int | None = self._db.one("SELECT value FROM settings WHERE name = 'message_id_ordinal'")
-            while last is not None:
-                first = 1 if last + count > MESSAGE_IDS else last + 1
-                last = self._db.one(
-                    "SELECT max(id) FROM (SELECT message_id AS id FROM outcomes WHERE message_id BETWEEN ?1 AND ?3 "
-                    "AND message_id - count < ?2 UNION ALL SELECT message_id FROM outgoing_messages "
-                    "WHERE own AND message_id BETWEEN ?1 AND ?3 AND message_id - count < ?2 "
-                    "UNION ALL SELECT own FROM messages WHERE own BETWEEN ?1 AND ?2)",
-                    (first, first + count - 1, first + count + RUN_MESSAGES - 2),
-                )
-            self._db.all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (first + count - 1,))
-            return first
-
-    def new_time_stamp(self, now: int) -> int:
-        """A TimeStamp for a new sequence, later than all earlier ones (B-056, B-079)."""
-        return self._db.number(
-            "UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' RETURNING value", (now,)
-        )
-
-    def new_sequence(self, now: int) -> tuple[int, ...]:
-        """The record of a new sequence (mqqb_outgoing). now: seconds since 1970."""
-        return 1 + secrets.randbelow(FIRST_ORDINALS), self.new_time_stamp(now), 1, 0
 
 
 def _singles(row: Any, after: int) -> Iterator[OutgoingEntry]:

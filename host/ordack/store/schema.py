@@ -82,8 +82,8 @@ CREATE TABLE outgoing_messages (
     dead_letter TEXT,                            -- the application's dead-letter queue
     held INTEGER NOT NULL DEFAULT 0,             -- not to be sent any more: it waits for its FinalAck or its deadline
     deleted INTEGER NOT NULL DEFAULT 0,          -- an operator wants it to end
-    packet BLOB NOT NULL,
-    count INTEGER NOT NULL DEFAULT 1);           -- packets in the row
+    count INTEGER NOT NULL DEFAULT 1,            -- packets in the row
+    packet BLOB NOT NULL);                       -- last: SQLite reads through it to reach what follows
 CREATE INDEX outgoing_messages_order ON outgoing_messages (outgoing, id);
 CREATE INDEX outgoing_messages_own ON outgoing_messages (message_id) WHERE own;
 CREATE INDEX outgoing_messages_due ON outgoing_messages (due) WHERE due IS NOT NULL;
