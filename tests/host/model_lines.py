@@ -57,8 +57,9 @@ class Sending:
         return b""
 
     def turn(self) -> None:
-        """Something had its turn."""
+        """Something had its turn. A dead letter is held no more, so the count of unseen messages may fall."""
         self._turns += 1
+        self._unseen_then = min(self._unseen_then, self._unseen())
 
     def still_waits(self, urgent: dict[Sendable, int]) -> dict[Sendable, int]:
         """Those of the messages, with their priorities, that were not sent here before."""
