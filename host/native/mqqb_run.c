@@ -114,22 +114,6 @@ void mqqb_run_received(mqqb_session *s, size_t count)
     }
 }
 
-size_t mqqb_run_stored(mqqb_session *s, size_t count, uint32_t half)
-{
-    size_t done;
-
-    for (done = 0; done < count; done++) {
-        mqqb_session after = *s;
-
-        if (mqqb_session_stored(&after, 1) != MQQB_OK || after.recoverable_msg_ack_flags == 1 ||
-            ((after.message_stored_count - after.acked_message_count) & 0xFFFFu) >= half) {
-            break;
-        }
-        *s = after;
-    }
-    return done;
-}
-
 size_t mqqb_run_sent(mqqb_session *s, size_t count)
 {
     size_t done;

@@ -1,6 +1,5 @@
-/* mqqb_run.h: header prediction. A sender's transactional messages for one queue differ only in numbers, ids,
- * sizes, times and bodies. The headers of one message predict the next ones, and runs of them are compared, counted
- * and accepted here, hundreds of packets a call. Any other difference ends the run, and the packet takes the full
+/* mqqb_run.h: runs of messages. A sender's transactional messages for one queue differ only in numbers, ids, sizes,
+ * times and bodies. Such runs are compared, counted and accepted here, hundreds of packets a call. Any other difference ends the run, and the packet takes the full
  * path. Messages of applications are numbered in the same way. For hosts; firmware leaves this file out. The
  * read/write rule and the statuses are mqqb.h's.
  *
@@ -46,12 +45,6 @@ size_t mqqb_run_accept(mqqb_incoming *in, const mqqb_run_template *t, const mqqb
 
 /* Count received messages of a run, as mqqb_session_received does for each: they are recoverable (B-173). */
 void mqqb_run_received(mqqb_session *s, size_t count);
-
-/* Count the oldest unstored messages, `count` of a run, as durable, as mqqb_session_stored does for each. Stops at
- * the first that requires an action of the session: it exceeds the bit field (B-123), is the first in it (B-122),
- * or completes half of the window, in messages (B-124). Returns the number counted; assertions:
- * mqqb_session_stored. */
-size_t mqqb_run_stored(mqqb_session *s, size_t count, uint32_t half);
 
 /* Count up to `count` sent messages, as mqqb_session_sent does for each while mqqb_session_can_send allows it: they are
  * recoverable. Returns the number counted. */

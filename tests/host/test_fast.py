@@ -1,6 +1,6 @@
 """The fast path: a queue manager with it stores, refuses, remembers and closes what one without it does.
 
-The traffic is that of test_runs. Both may acknowledge at different times, so acknowledgements are compared by what they
+Both may acknowledge at different times, so acknowledgements are compared by what they
 say: no number that is not stored, and in the end the same numbers.
 """
 
@@ -88,10 +88,10 @@ def _meaning(twin: Twin) -> object:
 
 
 class FastPlay(Play):
-    """The first of the two has the fast path. fast: how many messages it has taken."""
+    """fast: how many messages it has taken."""
 
     def __init__(self, folder: Path, number: int = 0) -> None:
-        super().__init__(folder, number, fast=True)
+        super().__init__(folder, number)
         self.fast = 0
         self.is_limited = False
         self.before: list[list[list[int]]] = [[], []]  # records of streams; an action may begin another sequence

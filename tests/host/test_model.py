@@ -20,7 +20,7 @@ from ordack.broker.incoming import IncomingState, OrderAcks
 from ordack.broker.links import FairSchedule
 from ordack.broker.manager import Manager
 from ordack.broker.pace import Pace
-from ordack.broker.streams import MessageRun, PredictingSession
+from ordack.broker.streams import FastSession
 from ordack.config.settings import NEVER
 from ordack.store import StoreError
 from ordack.store.at_hand import Row
@@ -163,14 +163,11 @@ def _acknowledge_before_the_commit(patch: pytest.MonkeyPatch) -> None:
         for event in events:
             if isinstance(event, MessageReceived):
                 self.stored_early(event.recoverable, now)
-            elif isinstance(event, MessageRun):
-                for _ in range(len(event)):
-                    self.stored_early(True, now)
         return events
 
     patch.setattr(Session, "stored_early", Session.stored, raising=False)
-    patch.setattr(PredictingSession, "receive_data", broken, raising=False)
-    patch.setattr(PredictingSession, "stored_all", lambda self, recoverable, count, now: None)
+    patch.setattr(FastSession, "receive_data", broken, raising=False)
+    patch.setattr(FastSession, "stored", lambda self, recoverable, now: None, raising=False)
 
     def guard(self: Manager, now: int) -> Iterator[None]:
         try:

@@ -436,50 +436,6 @@ static void test_accepts_as_the_core_does(void)
     }
 }
 
-/* One message stored, as a session does it: returns whether it has to do something. */
-static int stores_one(mqqb_session *s, uint32_t half)
-{
-    return mqqb_session_stored(s, 1) != MQQB_OK || s->recoverable_msg_ack_flags == 1 ||
-           (uint16_t)(s->message_stored_count - s->acked_message_count) >= half;
-}
-
-/* Counts, flags and windows by chance: it stops in front of the first message at which the session has something to do. */
-static void test_stores_up_to_what_has_to_be_said(void)
-{
-    int trial;
-
-    for (trial = 0; trial < 20000; trial++) {
-        mqqb_session one, all;
-        const uint32_t half = 1 + below(40), before = below(40);
-        const size_t count = below(70);
-        size_t expected;
-        uint32_t i;
-
-        mqqb_session_init(&one, 64);
-        one.message_stored_count = one.message_received_count = one.acked_message_count = below(2) ? 0xFFF0 : 3;
-        one.recoverable_message_stored_count = one.recoverable_message_received_count =
-            one.last_acked_recoverable_msg_seq_number = below(2) ? 0xFFE8 : 0;
-        for (i = 0; i < before; i++) {
-            const int recoverable = below(4) != 0;
-            mqqb_session_received(&one, recoverable);
-            (void)mqqb_session_stored(&one, recoverable);
-        }
-        one.message_stored_count = one.message_received_count;
-        one.recoverable_message_stored_count = one.recoverable_message_received_count;
-        mqqb_run_received(&one, count);
-        all = one;
-        for (expected = 0; expected < count; expected++) {
-            mqqb_session after = one;
-            if (stores_one(&after, half)) {
-                break;
-            }
-            one = after;
-        }
-        CHECK_EQ(mqqb_run_stored(&all, count, half), expected);
-        CHECK(memcmp(&all, &one, sizeof all) == 0);
-    }
-}
-
 /* Whatever is in flight, as many as the window has room for. */
 static void test_sends_as_the_window_allows(void)
 {
@@ -640,7 +596,6 @@ int main(int argc, char **argv)
     RUN("mqqb_run.h", test_every_bit_that_differs);
     RUN("B-429 B-432", test_values_that_end_a_run);
     RUN("B-270 B-271", test_accepts_as_the_core_does);
-    RUN("B-122 B-123 B-124 B-280", test_stores_up_to_what_has_to_be_said);
     RUN("B-118 B-320", test_sends_as_the_window_allows);
     RUN("B-317 A-24", test_numbers_as_the_core_does);
     return summary("test_run");

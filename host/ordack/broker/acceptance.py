@@ -11,17 +11,17 @@ Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from mqqb import build, compose, confirm, connection, core, guids, headers, names
+from mqqb import build, confirm, connection, core, guids, headers, names
 from mqqb.destination import is_too_late, rejection_of
 from mqqb.streams import Entry
 
 from ordack.broker.outcome import ReturnPath
-from ordack.broker.streams import MessageRun, key_of
+from ordack.broker.streams import key_of
 from ordack.config import classes
 from ordack.config.config import Config, split_direct
 from ordack.config.names import legible
@@ -42,7 +42,7 @@ class Batch:
 
     messages: for local queues; queued: their bytes by queue. forwarded: with the name of the outgoing queue.
     noted: for the duplicate filter. incoming: changed streams; forgotten: deleted ones.
-    stored: link, recoverable or not, count: the messages to acknowledge, in order. refused: links to close.
+    stored: link, recoverable or not: the messages to acknowledge, in order. refused: links to close.
     received: decided messages by link. refusals: refused messages with their class; 0 if the store is full.
     """
 
@@ -55,7 +55,7 @@ class Batch:
         self.incoming: dict[IncomingState, None] = {}
         self.forgotten: list[tuple[bytes, str]] = []
         self.rejected: list[tuple[IncomingState | None, bytes]] = []  # with the peer whose queue holds the FinalAck
-        self.stored: list[tuple[PeerLink, bool, int]] = []
+        self.stored: list[tuple[PeerLink, bool]] = []
         self.refused: set[PeerLink] = set()
         self.received: dict[PeerLink, int] = {}
         self.refusals: list[tuple[PeerLink, int]] = []
@@ -84,7 +84,7 @@ class Batch:
 
     def count(self, counters: Counters) -> None:
         """Add the batch to the counters after its commit."""
-        stored = sum(1 + len(message.more) for message in self.messages) + len(self.forwarded) + self.fast
+        stored = len(self.messages) + len(self.forwarded) + self.fast
         if stored:
             counters.batches.add(stored)
         for link, count in self.received.items():
@@ -161,8 +161,7 @@ NOT_NOW = "too many FinalAcks wait for the peer already"  # the message is dropp
 
 @dataclass(slots=True)
 class Arriving:
-    """An arriving message with its packet, size, local queue, and local stream if it has one; or a run of messages,
-    whose `raw` is empty."""
+    """An arriving message with its packet, size, local queue, and local stream if it has one."""
 
     batch: Batch
     link: PeerLink
@@ -211,70 +210,6 @@ class Acceptance:
             self._duplicates.note(identifier, wall)  # B-254
             batch.noted[identifier] = None
         return refusal
-
-    def run(
-        self, batch: Batch, link: PeerLink, run: MessageRun, now: int, wall: int
-    ) -> Iterator[connection.MessageReceived]:
-        """Accept the messages of a run that are next in their stream. Yield every other one at its position; the caller
-        decides about it before it asks for the next."""
-        arriving = self._alike(batch, link, run, wall)
-        first = 0
-        while arriving is not None and first < len(run):
-            arriving.size = run.bytes_from(first)
-            if not self._fits(arriving) or self.over_quota(arriving):
-                break
-            accepted = self._accept_run(arriving, run, first, now)
-            first += accepted
-            if first < len(run):
-                yield run.single(first)
-                first += 1
-        for place in range(first, len(run)):
-            yield run.single(place)
-
-    def _alike(self, batch: Batch, link: PeerLink, run: MessageRun, wall: int) -> Arriving | None:
-        """Return the run as one message with the oldest SentTime. None: each message needs its own decision, because
-        one may be rejected or the stream is new."""
-        message = run.template.message
-        user = message.user
-        if self._config.route and not self._incoming.is_here(user):
-            return None
-        key, target = self._incoming.target(user)
-        state = self._incoming.find(bytes(user.source_queue_manager), key)
-        user.sent_time = min(run.sent_times)
-        arriving = Arriving(batch, link, message, b"", 0, wall, self._incoming.queue(target), state)
-        return None if state is None or self._rejection(arriving) else arriving
-
-    def _accept_run(self, arriving: Arriving, run: MessageRun, first: int, now: int) -> int:
-        """Accept the messages from `first` on that are next in their stream, as `_transactional` does; return the
-        count."""
-        batch, link, message, state = arriving.batch, arriving.link, arriving.message, arriving.state
-        assert state is not None
-        assert message.transaction is not None
-        count = run.accept(state.stream.record, first)
-        if count:
-            batch.received[link] = batch.received.get(link, 0) + count
-            self._incoming.came_on(link, state)
-            before, state.last_access = state.last_access, arriving.wall
-            packets = run.packets(first, count)
-            self._put(arriving, packets, self._expire(arriving, run, first, count), sum(map(len, packets)))
-            state.stream.schedule_for_run(count, now, link.session, self._config.early_order_ack)
-            self._incoming.owe(state)
-            batch.incoming[state] = None
-            batch.stored.append((link, True, count))
-            self._complain_of_refusals(state, message.transaction, before)
-        return count
-
-    @staticmethod
-    def _expire(arriving: Arriving, run: MessageRun, first: int, count: int) -> list[int | None]:
-        """Return the expiry of each message by its TimeToBeReceived."""
-        message = arriving.message
-        if message.user.time_to_be_received == compose.FOREVER:
-            return [None] * count
-        expire = []
-        for sent_time in run.sent_times[first : first + count]:
-            message.user.sent_time = sent_time
-            expire.append(expires_of(message, arriving.wall))
-        return expire
 
     def acknowledgement(
         self,
@@ -373,44 +308,35 @@ class Acceptance:
 
     def _insert(self, arriving: Arriving) -> str:
         """Put a message into its queue (B-288), and acknowledge its arrival if the sender wants that (B-291)."""
-        batch, message, raw = arriving.batch, arriving.message, arriving.raw
+        batch, message, raw, queue = arriving.batch, arriving.message, arriving.raw, arriving.queue
         if not self._fits(arriving):
             return batch.outcomes.why_full
-        back = self._put(arriving, [raw], [expires_of(message, arriving.wall)], len(raw))
-        if message.properties.flags & headers.WANT_PA:
-            batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, back)
-        if message.base.flags & core.BASE_TR:
-            batch.outcomes.report(message)
-        return ""
-
-    def _put(self, arriving: Arriving, packets: list[bytes], expire: list[int | None], size: int) -> ReturnPath:
-        """Queue packets that share the headers of the arriving message; return the way back to their source. expire: of
-        each packet. size: bytes of all packets."""
-        batch, message, queue = arriving.batch, arriving.message, arriving.queue
         assert queue is not None
         if arriving.state is not None:
             self._incoming.accepted(arriving.state)
-        wanted = wants_of(message, own=False)
+        expires, wanted, correlation = (
+            expires_of(message, arriving.wall),
+            wants_of(message, own=False),
+            correlation_of(message),
+        )
         back = _way_back(arriving.link, message.user)
         if wanted and back.direct:
             wanted |= DIRECT
         priority = 0 if message.transaction is not None else message.base.flags & core.BASE_PR  # B-287
         rank = LOWEST_PRIORITY_RANK - priority
         peer, address = (back.peer, back.address) if wanted else (None, None)
-        correlation = correlation_of(message)
-        if arriving.state is not None and not (wanted or correlation) and expire[-1] is None:
-            batch.learned[arriving.state] = arriving.link, message, packets[-1]
-        are_alike = expire.count(expire[0]) == len(expire)
-        for first, expires in zip(packets, expire[:1] if are_alike else expire, strict=False):
-            more = packets[1:] if are_alike else ()
-            batch.messages.append(
-                NewMessage(
-                    queue.identifier, rank, first, expires, wanted, peer, address, correlation=correlation, more=more
-                )
-            )
-        batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + size
-        batch.outcomes.room -= size
-        return back
+        if arriving.state is not None and not (wanted or correlation) and expires is None:
+            batch.learned[arriving.state] = arriving.link, message, raw
+        batch.messages.append(
+            NewMessage(queue.identifier, rank, raw, expires, wanted, peer, address, correlation=correlation)
+        )
+        batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + len(raw)
+        batch.outcomes.room -= len(raw)
+        if message.properties.flags & headers.WANT_PA:
+            batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, back)
+        if message.base.flags & core.BASE_TR:
+            batch.outcomes.report(message)
+        return ""
 
     # ---- messages for another queue manager
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from mqqb import acks, connection, core, guids, headers, names, parse
 from mqqb.destination import IncomingStream, may_acknowledge
-from mqqb.session import Session
 
 from ordack.config.config import Config, split_direct
 from ordack.config.names import legible
@@ -29,15 +28,6 @@ if TYPE_CHECKING:
 LONGEST_KEY = 512  # characters; longer than the name of any local queue
 ROWS = 500  # acknowledgements read at once, to bound memory
 REFUSING_S = 60  # from the first to the last refused message before the stream is reported
-
-
-class RunStream(IncomingStream):
-    """A stream that also accepts runs of messages."""
-
-    def schedule_for_run(self, count: int, now: int, session: Session, early: int) -> None:
-        """As `schedule_order_ack`, for `count` messages at once."""
-        self._come += count - 1
-        self.schedule_order_ack(now, session, early)
 
 
 class IncomingState:
@@ -55,7 +45,7 @@ class IncomingState:
         source: bytes,
         key: str,
         target: str | int,
-        stream: RunStream,
+        stream: IncomingStream,
         last_access: int = 0,
     ) -> None:
         self.source = source
@@ -118,8 +108,8 @@ class IncomingStreams:
                 again.stream.schedule_order_ack(now)
                 self.owe(again)
 
-    def _stream(self, now: int, record: array[int] | None = None, limit: int | None = None) -> RunStream:
-        stream = RunStream(record, now, self._config.order_ack_timeout, self._config.maximum_order_ack_delay)
+    def _stream(self, now: int, record: array[int] | None = None, limit: int | None = None) -> IncomingStream:
+        stream = IncomingStream(record, now, self._config.order_ack_timeout, self._config.maximum_order_ack_delay)
         stream.limit = limit
         return stream
 

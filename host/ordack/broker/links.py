@@ -19,7 +19,7 @@ from mqqb.streams import Entry
 
 from ordack.broker.pace import Pace
 from ordack.broker.serve_log import ERROR, SAME_AGAIN_S, Operator
-from ordack.broker.streams import PredictingSession
+from ordack.broker.streams import FastSession
 from ordack.config import classes
 from ordack.config.config import Config
 from ordack.config.names import PeerNames
@@ -105,7 +105,7 @@ class PeerLink:
     )
 
     def __init__(
-        self, number: int, session: PredictingSession, address: str, hop: Hop | None, peers: CountsByPeer, now: int
+        self, number: int, session: FastSession, address: str, hop: Hop | None, peers: CountsByPeer, now: int
     ) -> None:
         self.number = number
         self.session = session
@@ -311,7 +311,7 @@ class Links:
         return self._add(True, address, hop, now, pinged)
 
     def _add(self, initiator: bool, address: str, hop: Hop | None, now: int, pinged: bool = False) -> PeerLink:
-        session = PredictingSession(initiator, self._guid, now, settings=self._config.session)
+        session = FastSession(initiator, self._guid, now, settings=self._config.session)
         link = PeerLink(next(self._numbers), session, address, hop, self.counters.peers, now)
         self._links[link] = None
         self._by_number[link.number] = link
@@ -381,10 +381,10 @@ class Links:
             link.pace.came(len(data), now)
         return events
 
-    def stored(self, counts: Iterable[tuple[PeerLink, bool, int]], now: int) -> None:
-        """Let sessions acknowledge stored messages: link, recoverable or not, count."""
-        for link, recoverable, count in counts:
-            link.session.stored_all(recoverable, count, now)
+    def stored(self, messages: Iterable[tuple[PeerLink, bool]], now: int) -> None:
+        """Let sessions acknowledge stored messages: link, recoverable or not."""
+        for link, recoverable in messages:
+            link.session.stored(recoverable, now)
             self.touch(link)
 
     def limit_half_received(self) -> None:

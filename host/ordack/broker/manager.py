@@ -31,7 +31,7 @@ from ordack.broker.outcome import CHUNK, Settlements, piece
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
 from ordack.broker.serve_log import ERROR, Operator
 from ordack.broker.settling import Settling
-from ordack.broker.streams import MessageRun, key_of
+from ordack.broker.streams import key_of
 from ordack.config.config import Config
 from ordack.config.names import PeerNames
 from ordack.store import Store, StoreError, packet_fields
@@ -403,7 +403,7 @@ class Manager:
             questions
             or pending
             or self.applications.has_work
-            or any(isinstance(event, (MessageReceived, MessageRun, Acknowledged)) for _, event, _ in work)
+            or any(isinstance(event, (MessageReceived, Acknowledged)) for _, event, _ in work)
         ):
             writes = bool(work or pending) or self.applications.writes(questions)
             durable = not writes or bool(work or pending) or self.applications.must_last(questions)
@@ -458,12 +458,7 @@ class Manager:
                 batch.refused.add(link)
                 self.links.close(link, "B-285", refusal)
                 return
-            batch.stored.append((link, event.recoverable, 1))
-        elif isinstance(event, MessageRun):
-            for single in self._acceptance.run(batch, link, event, now, wall):
-                self._decide(batch, link, single, now, wall)
-                if link in batch.refused:
-                    break
+            batch.stored.append((link, event.recoverable))
         elif isinstance(event, Acknowledged):
             for queue in self.outgoing.served_by(link):
                 entries = [entry for entry in event.entries if entry.stream is queue.stream]

@@ -1,12 +1,4 @@
-"""Header prediction: reads consecutive messages with the same headers together, in C.
-
-Messages from one source to one queue differ in numbers, ids, sizes, times and bodies only. A session keeps the headers
-of a parsed message as a template, and reports following messages that match as one MessageRun. A message with any other
-difference takes the full path. So does a message of a run that its owner does not accept together with others. Both
-paths make the same decisions.
-
-Without the C core (`mqqb.core.implementation`), nothing is predicted.
-"""
+"""Outgoing message tables of a million messages, and sessions with messages that come and leave together."""
 
 from __future__ import annotations
 
@@ -14,11 +6,10 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from struct import pack_into
 from typing import Any, Protocol, TypeVar
 
-from mqqb import connection, core, headers, parse
-from mqqb.connection import ACK_WAIT, OPEN, MessageReceived
+from mqqb import connection, core
+from mqqb.connection import ACK_WAIT, OPEN
 from mqqb.headers import FinalAckBody
 from mqqb.hosts import TransferInfo
 from mqqb.session import Session
@@ -27,118 +18,7 @@ from mqqb.streams import Entry, OrderAckBody, OutgoingStream, position
 if core.implementation == "c":
     from _mqqb import ffi, lib
 
-    BYTES = ffi.typeof("uint8_t[]")
-    PACKETS = ffi.typeof("mqqb_run_packet[]")
-    INCOMING = ffi.typeof("mqqb_incoming[]")
     SESSION = ffi.typeof("mqqb_session[]")
-    LENGTHS = ffi.typeof("uint32_t[]")
-
-LONGEST = 64  # messages of one run: a window
-TEMPLATES = 4  # kept per session: streams that alternate on one connection
-PATIENCE = 16  # templates in a row without a match; then only each PATIENCE-th message becomes one
-LONGEST_HEAD = 1024  # bytes of a template; longer headers are rare
-SMALLEST = 140  # bytes of a transactional message's headers without names
-IS_TRANSACTIONAL = core.USER_TH >> 16  # bit in the third byte of UserHeader.Flags
-WORDS = 6  # of mqqb_run_packet; the first are
-OFFSET, SIZE, SENT_TIME = range(3)
-
-
-class Template:
-    """The common beginning of a run's packets (mqqb_run.h)."""
-
-    __slots__ = ("_head", "_message", "structure")
-
-    def __init__(self, learned: Any, raw: bytes) -> None:
-        self._head = raw[: learned.head_size]
-        self._message: headers.UserMessage | None = None
-        learned.head = ffi.from_buffer(BYTES, self._head)
-        self.structure = learned
-
-    @classmethod
-    def of(cls, raw: bytes) -> Template | None:
-        """Make a template of a parsed message; None if such messages need the full path."""
-        learned = ffi.new("mqqb_run_template *")
-        if not lib.mqqb_run_learn(learned, ffi.from_buffer(BYTES, raw), len(raw)) or learned.head_size > LONGEST_HEAD:
-            return None
-        return cls(learned, raw)
-
-    @property
-    def message(self) -> headers.UserMessage:
-        """The headers as a message without a body. The caller may set SentTime."""
-        if self._message is None:
-            packet = bytearray(self._head) + bytes(-len(self._head) % 4)
-            pack_into("<I", packet, core.BASE_PACKET_SIZE_AT, len(packet))
-            pack_into("<II", packet, self.structure.properties_at + core.PROPERTIES_MESSAGE_SIZE_IN_PART, 0, 0)
-            message = parse.parse(packet)
-            assert isinstance(message, headers.UserMessage)
-            self._message = message
-        return self._message
-
-    def find(self, data: bytearray, start: int, end: int) -> MessageRun | None:
-        """Return the run at the start of data[start:end], if any."""
-        words = array("I", bytes(4 * WORDS * LONGEST))
-        count = lib.mqqb_run_find(
-            self.structure,
-            ffi.from_buffer(BYTES, data) + start,
-            end - start,
-            ffi.from_buffer(PACKETS, words, True),
-            LONGEST,
-        )
-        if not count:
-            return None
-        last = WORDS * (count - 1)
-        size = words[last + OFFSET] + words[last + SIZE]
-        return MessageRun(self, bytes(data[start : start + size]), words[: last + WORDS])
-
-
-class MessageRun:
-    """Transactional messages with the headers of `template`. data: their consecutive packets; words: a mqqb_run_packet
-    of each.
-
-    The owner calls PredictingSession.stored_all, or Session.stored, as for as many MessageReceived.
-    """
-
-    __slots__ = ("data", "template", "words")
-
-    def __init__(self, template: Template, data: bytes, words: array[int]) -> None:
-        self.template = template
-        self.data = data
-        self.words = words
-
-    def __len__(self) -> int:
-        return len(self.words) // WORDS
-
-    @property
-    def sent_times(self) -> array[int]:
-        """SentTime of each message, s since 1970."""
-        return self.words[SENT_TIME::WORDS]
-
-    def bytes_from(self, first: int) -> int:
-        """Return the bytes of the packets from `first` on."""
-        return len(self.data) - self.words[WORDS * first + OFFSET]
-
-    def packets(self, first: int, count: int) -> list[bytes]:
-        """Return `count` packets, as MessageReceived.raw."""
-        words = self.words[WORDS * first : WORDS * (first + count)]
-        data = self.data
-        return [
-            data[offset : offset + size] for offset, size in zip(words[OFFSET::WORDS], words[SIZE::WORDS], strict=True)
-        ]
-
-    def single(self, place: int) -> MessageReceived:
-        """Return one message, as the full path reports it."""
-        (raw,) = self.packets(place, 1)
-        packet = parse.parse(raw)
-        assert isinstance(packet, headers.UserMessage)
-        return MessageReceived(packet, raw, True)
-
-    def accept(self, record: array[int], first: int) -> int:
-        """Advance the stream's record by the messages from `first` on that are next in it; return their count. Messages
-        of another sequence are not next. As `core.accept` for each."""
-        packets = ffi.from_buffer(PACKETS, self.words) + first
-        incoming = ffi.from_buffer(INCOMING, record, True)
-        accepted: int = lib.mqqb_run_accept(incoming, self.template.structure, packets, len(self) - first)
-        return accepted
 
 
 class _InFlight(list[Any]):
@@ -152,62 +32,12 @@ class _InFlight(list[Any]):
         return self.pop(0)
 
 
-class PredictingSession(Session):
-    """A session that reports runs. predicts: may be set False before the first data."""
-
-    predicts = core.implementation == "c"
+class FastSession(Session):
+    """A session that follows the fast path, and sends runs of messages."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.window.in_flight = _InFlight()  # type: ignore[assignment]
-        self._templates: list[Template] = []  # the last match first
-        self._fruitless = 0  # messages in a row without a match
-
-    def _next(self, now: int, events: list[object], reuse: bool = False) -> bool:
-        come = self.reader
-        start = come.begin
-        if (
-            self._templates
-            and come.end - start >= SMALLEST
-            and not come.data[start + core.BASE_FLAGS_AT] & core.BASE_IN
-            and come.data[start + core.USER_FLAGS_AT + 2] & IS_TRANSACTIONAL
-            and self.state == OPEN
-        ):
-            for template in self._templates:
-                run = template.find(come.data, start, come.end)
-                if run is not None:
-                    come.begin = start + len(run.data)
-                    self._came(template, run, now)
-                    events.append(run)
-                    return True
-        return super()._next(now, events, reuse)
-
-    def _came(self, template: Template, run: MessageRun, now: int) -> None:
-        self._received_ack = True  # B-167
-        lib.mqqb_run_received(ffi.from_buffer(SESSION, self.window.counts, True), len(run) - 1)
-        self._count(True, template.message.user.flags & core.USER_DQ == core.USER_DQ, now)
-        self._fruitless = 0
-        if template is not self._templates[0]:
-            self._templates.remove(template)
-            self._templates.insert(0, template)
-
-    def _message(
-        self,
-        packet: headers.UserMessage | connection.OrderAck | headers.FinalAck,
-        message: headers.UserMessage,
-        raw: bytes,
-        now: int,
-        events: list[object],
-    ) -> None:
-        super()._message(packet, message, raw, now, events)
-        if packet is message and message.transaction is not None and self.predicts:
-            self._fruitless += 1
-            if self._fruitless < PATIENCE or self._fruitless % PATIENCE == 0:
-                template = Template.of(raw)
-                if template is not None:
-                    self._templates = [template, *self._templates[: TEMPLATES - 1]]
-            else:
-                self._templates.clear()
 
     @property
     def has_output(self) -> bool:
@@ -242,22 +72,10 @@ class PredictingSession(Session):
             self._start_ack_wait(now)
         return started
 
-    def stored_all(self, recoverable: bool, count: int, now: int) -> None:
-        """As `stored`, for `count` messages of this kind."""
-        while count and self.state == OPEN:
-            if count > 1 and recoverable and self.predicts:
-                counts = self.window.counts
-                waiting = (counts[core.SESSION_RECEIVED] - counts[core.SESSION_STORED]) & 0xFFFF
-                session = ffi.from_buffer(SESSION, counts, True)
-                count -= lib.mqqb_run_stored(session, min(count, waiting), self.window.half)
-            if count:
-                self.stored(recoverable, now)  # with the session's follow-up work
-                count -= 1
-
     def begin_run(self, count: int, now: int) -> int:
         """Count up to `count` recoverable messages that leave together, as the window allows; `send_run` follows. 0:
         call `send`."""
-        if not self.predicts or self.state != OPEN or self._piggybacks(now):
+        if core.implementation != "c" or self.state != OPEN or self._piggybacks(now):
             return 0
         sent: int = lib.mqqb_run_sent(ffi.from_buffer(SESSION, self.window.counts, True), count)
         return sent
