@@ -17,7 +17,7 @@ from mqqb.destination import IncomingStream, may_acknowledge
 
 from ordack.config.config import Config, split_direct
 from ordack.config.names import legible
-from ordack.store import Incoming, Store
+from ordack.store import Store
 from ordack.store.queues import QueueState
 from ordack.store.schema import PRIVATE
 
@@ -230,7 +230,7 @@ class IncomingStreams:
         self._store.memory.delete_incoming(forgotten)  # first: a forgotten stream may return in the same batch
         self._store.memory.save_incoming(
             [
-                Incoming(state.source, state.key, tuple(state.stream.record), state.last_access, state.stream.limit)
+                (state.source, state.key, state.last_access, state.stream.limit, *state.stream.record)
                 for state in changed
                 if state.stream.tx_sequence_number
             ]

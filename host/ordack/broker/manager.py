@@ -205,6 +205,7 @@ class ConfirmationDeadlines:
         return len(keys)
 
 
+REPORT_MS = 10_000  # between two reports for operators, at most
 CLOCK_MS = 2000  # change of the clock that shown times tolerate
 FAILURE_MS = 60_000  # after which a store failure is old if nothing was committed since
 ANSWERS_KEPT_S = 86400  # of a killed application, which cannot ask again
@@ -576,7 +577,7 @@ class Manager:
         self.outgoing.note_closed()
         if now < self._report_at:
             return
-        self._report_at = now + 2 * (len(self.links) + len(self.outgoing))  # 5,000 sessions: every 10 s
+        self._report_at = now + min(5 * (len(self.links) + len(self.outgoing)), REPORT_MS)  # a large one costs 20 ms
         shown = self.report()
         if shown != self.shown:
             self.shown = shown

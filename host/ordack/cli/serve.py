@@ -323,6 +323,7 @@ async def _serve(serving: _Serving, as_json: bool) -> None:
 
     def begun() -> None:
         gc.freeze()  # exempts imported objects from collection; each full collection cost 60 ms without service
+        gc.set_threshold(10_000)  # a turn of many boards makes more objects than the usual 700, and frees them
         _ready(serving, as_json)
         notifier.ready(health.sentence(manager))
         pings = notifier.run(lambda: health.restart_helps(manager, loop.time()), lambda: health.sentence(manager))

@@ -93,12 +93,12 @@ class Memory:
         """The number of incoming streams."""
         return self._db.number("SELECT count(*) FROM incoming")
 
-    def save_incoming(self, records: Iterable[Incoming]) -> None:
-        """Insert or replace streams."""
+    def save_incoming(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Insert or replace streams: source, destination, last access, limit, and the words of the record."""
         self._db.many(
             "INSERT OR REPLACE INTO incoming (source, destination, last_access, order_ack_limit, ordinal, "
             "time_stamp, number, reject_count) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [(each.source, each.destination, each.last_access, each.limit, *each.record) for each in records],
+            rows,
         )
 
     def delete_incoming(self, streams: Iterable[tuple[bytes, str]]) -> None:
@@ -305,6 +305,7 @@ class Store:
         self.answers = Answers(database)
         self._disk = Disk(0, 0, 0, 0, 0, 0)
         self._disk_until = 0.0  # expiry of `_disk`, in monotonic seconds
+        self._room, self._room_quota, self._room_until = Room(0, ""), 0, 0.0
 
     def close(self) -> None:
         """Return unfinished receives of this object to their queues, and close. A second call does nothing."""
@@ -380,11 +381,15 @@ class Store:
     def room(self, quota: int) -> Room:
         """The room for packets within the quota and on the disk (B-285, B-398)."""
         now = time.monotonic()
+        if now < self._room_until and quota == self._room_quota:
+            return self._room
         if now >= self._disk_until:
             self._disk = self._measure_disk()
             self._disk_until = now + DISK_S * (self._disk.free > AMPLE_BYTES)
         is_kept = is_pinned(self._disk) and self._database.empty_log()
-        return room(quota, self.usage(), self._disk, is_kept)
+        self._room, self._room_quota = room(quota, self.usage(), self._disk, is_kept), quota
+        self._room_until = now + DISK_S * (self._room.bytes > AMPLE_BYTES)  # nobody fills it meanwhile
+        return self._room
 
     def why_full(self, room: Room) -> str:
         """The limit of the room and the largest queue, as text for people."""
