@@ -35,7 +35,7 @@ from ordack.broker.streams import key_of
 from ordack.config.config import Config
 from ordack.config.names import PeerNames
 from ordack.store import Store, StoreError, packet_fields
-from ordack.store.at_hand import Reading, Row, start_of
+from ordack.store.at_hand import Reading, Row
 from ordack.store.disk import first_piece
 from ordack.store.messages import ANY
 
@@ -110,14 +110,13 @@ class Dispatcher:
     def _send_run(self, link: PeerLink, queue: OutgoingQueue, entry: Entry, row: Row, now: int) -> bool:
         """Send the messages of a row together, from the next one on, as far as possible. They differ in their bodies
         only, and each names the one before it already. False: send the next one alone."""
-        tail, left = row.tail(key_of(entry))
-        entries = queue.stream.following(entry, left)
+        entries = queue.stream.following(entry, row.key - key_of(entry) + 1)
         self._outgoing.may_transmit(queue, key_of(entries[-1]))
         count = link.session.begin_run(len(entries), now)
         if not count:
             return False
         del entries[count:]
-        packets = bytearray(tail if count == left else tail[: start_of(tail, count)])
+        packets = row.packets(key_of(entry), count)
         link.counts.resent += queue.leave([key_of(sent) for sent in entries])
         link.counts.sent += count
         queue.stream.prepare(entry, packets, parse.transaction_offset(packets))

@@ -117,12 +117,10 @@ class _Rows:
         self._identifier = identifier
 
     def after(self, key: int, limit: int) -> list[Entry]:
-        rows = self._store.outgoing.to_be_sent(self._identifier, key, self._queues.last_key, limit)
-        return [_entry(row) for row in rows]
+        return _entries(self._store.outgoing.to_be_sent(self._identifier, key, self._queues.last_key, limit))
 
     def last(self) -> list[Entry]:
-        rows = self._store.outgoing.last_to_be_sent(self._identifier, self._queues.last_key, 2)
-        return [_entry(row) for row in rows]
+        return _entries(self._store.outgoing.last_to_be_sent(self._identifier, self._queues.last_key, 2))[-2:]
 
 
 class OutgoingQueues:
@@ -227,8 +225,8 @@ class OutgoingQueues:
                 row.identifier, 0, self.last_key, LongStream.ahead if are_alike else -1
             )
             for _, alike in itertools.groupby(rows, _kind):
-                queue.stream.extend([_entry(message) for message in alike])
-            queue.stream.more_behind(waiting - len(rows), not plain, lowest)
+                queue.stream.extend(_entries(alike))
+            queue.stream.more_behind(waiting - sum(row.messages for row in rows), not plain, lowest)
         self._is_loaded = True
 
     def take_up(self) -> None:
@@ -258,7 +256,8 @@ class OutgoingQueues:
                 queue = self._queues[message.outgoing]
                 self._news[queue] = None
                 count = queue.stream.admit(message.messages, message.number > 0, message.priority)
-                queue.stream.extend(_new_entries(its[:count], message))
+                its_row = OutgoingEntry(its[0], *message[:7], message.priority, 0, count)
+                queue.stream.extend(_entries([its_row]))
                 self.last_key = its[-1]
                 if queue.link:
                     kept = Row(its[-1], message.messages, message.packet, message.send_until)
@@ -293,17 +292,17 @@ class OutgoingQueues:
         self._attach(queue)
 
     def _load_entries(self) -> None:
-        while rows := self._store.outgoing.messages(self.last_key, ROWS):
+        while rows := self._store.outgoing.rows_after(self.last_key, ROWS):
             for (outgoing, transactional, priority, held), group in itertools.groupby(rows, _kind):
-                alike = list(group)
+                alike = _entries(group)
                 queue = self._queues[outgoing]
                 self._news[queue] = None
                 if held:
                     queue.stream.put_aside(len(alike))
                 else:
                     count = queue.stream.admit(len(alike), transactional, priority)
-                    queue.stream.extend([_entry(row) for row in alike[:count]])
-                self.last_key = alike[-1].key
+                    queue.stream.extend(alike[:count])
+                self.last_key = key_of(alike[-1])
 
     def save(self, moved: Iterable[OutgoingQueue]) -> None:
         """Save these streams; an empty one begins a new sequence in the same transaction (B-096)."""
@@ -543,23 +542,6 @@ def _passing(outgoing: int, message: headers.UserMessage, packet: bytearray) -> 
     )
 
 
-def _new_entries(keys: range, message: NewOutgoing) -> list[Entry]:
-    """Return the entries of the first messages in a row."""
-    journal, sequence = bool(message.journal), message.time_stamp << 32 | message.ordinal
-    return [
-        Entry(
-            key,
-            message.message_id + place,
-            message.recoverable,
-            journal,
-            sequence,
-            message.number and message.number + place,
-            message.priority,
-        )
-        for place, key in enumerate(keys)
-    ]
-
-
 def _kind(row: OutgoingEntry) -> tuple[int, bool, int, int]:
     """Return the properties that rows of one group share."""
     return row.outgoing, row.number > 0, row.priority, row.held
@@ -575,13 +557,18 @@ def _waiting_entry(waiting: Waiting) -> Entry:
     )
 
 
-def _entry(row: OutgoingEntry) -> Entry:
-    return Entry(
-        row.key,
-        row.message_id,
-        bool(row.recoverable),
-        bool(row.journal),
-        row.time_stamp << 32 | row.ordinal,
-        row.number,
-        row.priority,
-    )
+def _entries(rows: Iterable[OutgoingEntry]) -> list[Entry]:
+    """Return the entries of all messages of these rows."""
+    found: list[Entry] = []
+    for key, _, message_id, ordinal, time_stamp, number, recoverable, journal, priority, _, count in rows:
+        found += map(
+            Entry,
+            range(key, key + count),
+            range(message_id, message_id + count),
+            itertools.repeat(bool(recoverable)),
+            itertools.repeat(bool(journal)),
+            itertools.repeat(time_stamp << 32 | ordinal),
+            range(number, number + count) if number else itertools.repeat(0),
+            itertools.repeat(priority),
+        )
+    return found

@@ -177,13 +177,13 @@ class LongStream(OutgoingStream):
         self._end = key_of(entry)
 
     def extend(self, entries: list[Entry]) -> None:
-        """As `append`, for entries of one priority."""
+        """As `append`, for entries of one priority, transactional or not."""
         if entries:
             self.append(entries[0])
-            for entry in entries[1:]:
+            for entry in entries:
                 entry.stream = self
             self.table += entries[1:]
-            self.numbered += sum(entry.tx_sequence_number > 0 for entry in entries[1:])
+            self.numbered += (len(entries) - 1) * (entries[0].tx_sequence_number > 0)
             self._end = key_of(entries[-1])
 
     def _unsent(self, priority: int) -> int:

@@ -4,39 +4,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from struct import unpack_from
 from typing import NamedTuple
-
-from mqqb import core
 
 from ordack.store.disk import StoreError
 
 READ_AHEAD = 63  # rows per statement; with the row before them a window,
 READ_AHEAD_BYTES = 16 << 10  # unless they are larger
-AT_HAND_BYTES = 4 << 20  # of the packets of rows just stored
+AT_HAND_BYTES = 16 << 20  # of the packets of rows just stored
 Packet = bytes | bytearray | memoryview
 
 
 class Row(NamedTuple):
-    """The packets of a row. key: of its last message. until: last second for sending, -1 after a withdrawal."""
+    """The packets of a row, of equal length. key: of its last message. until: last second for sending, -1 after a
+    withdrawal."""
 
     key: int
     messages: int
     packet: Packet
     until: int
 
-    def tail(self, key: int) -> tuple[memoryview, int]:
-        """The packets from the message with this key on, and their number."""
-        left = self.key - key + 1
-        return memoryview(self.packet)[start_of(self.packet, self.messages - left) :], left
-
-
-def start_of(packets: Packet, place: int) -> int:
-    """The offset of one of the packets in a row."""
-    at = 0
-    for _ in range(place):
-        at += unpack_from("<I", packets, core.BASE_PACKET_SIZE_AT + at)[0]
-    return at
+    def packets(self, key: int, count: int) -> bytearray:
+        """`count` packets, from the message with this key on."""
+        size = len(self.packet) // self.messages
+        end = self.messages - (self.key - key + 1) + count
+        return bytearray(memoryview(self.packet)[(end - count) * size : end * size])
 
 
 class AtHand:
@@ -87,8 +78,7 @@ class Reading:
     def packet(self, outgoing: int, key: int) -> tuple[bytearray, int]:
         """See OutgoingQueues.packet. outgoing: the message's queue."""
         row = self.row(outgoing, key)
-        tail, left = row.tail(key)
-        return bytearray(tail[: start_of(tail, 1)] if left > 1 else tail), row.until
+        return row.packets(key, 1), row.until
 
     def row(self, outgoing: int, key: int) -> Row:
         """The row of a message. outgoing: the message's queue. Raises StoreError if the message is gone."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ordack.config.settings import NEVER
-from ordack.store.at_hand import Packet, Row, start_of
+from ordack.store.at_hand import Packet, Row
 from ordack.store.disk import StoreError, first_piece
 from ordack.store.numbers import RUN_MESSAGES
 
@@ -86,7 +86,8 @@ Added = tuple[range, Sequence[NewOutgoing]]  # keys of new messages, and the mes
 
 
 class OutgoingEntry(NamedTuple):
-    """A message in an outgoing queue, without its packet. recoverable, held: 0 or 1."""
+    """A message in an outgoing queue, without its packet; or several of a row, then the first one. recoverable, held:
+    0 or 1."""
 
     key: int
     outgoing: int
@@ -98,6 +99,7 @@ class OutgoingEntry(NamedTuple):
     journal: int
     priority: int
     held: int
+    messages: int = 1
 
 
 class Unsent(NamedTuple):
@@ -140,31 +142,36 @@ class Run(NamedTuple):
 Kind = TypeVar("Kind", OutgoingEntry, Waiting)
 
 
-def _singles(row: Any, after: int) -> Iterator[OutgoingEntry]:
-    """The messages of a row with keys above `after`. row: columns of OutgoingEntry, and the number of messages."""
+def _of_row(row: Any, after: int) -> OutgoingEntry:
+    """The messages of a row with keys above `after`. row: columns of OutgoingEntry."""
     key, outgoing, message_id, ordinal, time_stamp, number, *others, messages = row
-    for back in range(min(messages, key - after) - 1, -1, -1):
-        last = number and number - back
-        yield OutgoingEntry(key - back, outgoing, message_id - back, ordinal, time_stamp, last, *others)
+    messages = min(messages, key - after)
+    back = messages - 1
+    first = number and number - back
+    return OutgoingEntry._make((key - back, outgoing, message_id - back, ordinal, time_stamp, first, *others, messages))
 
 
 def _entries(db: Database, where: str, arguments: Sequence[Any], after: int, limit: int) -> list[OutgoingEntry]:
-    """Up to `limit` messages of rows, -1: all. The first argument is `after`: the messages have keys above it."""
+    """Rows with up to `limit` messages and the rest of the last one, -1: all. The first argument is `after`: the
+    messages have keys above it."""
     found: list[OutgoingEntry] = []
     most = max(limit // RUN_MESSAGES, 1) if limit > 0 else limit  # rows of long runs are slow to read
+    count = 0
     while True:
         rows = _rows_of_entries(db, where + " ORDER BY id LIMIT ?", (after, *arguments[1:], most))
-        for row in rows:
-            found += _singles(row, after)
-        if not 0 <= most <= len(rows) or len(found) >= limit:
-            return found if limit < 0 else found[:limit]
+        found += [_of_row(row, after) for row in rows]
+        if not 0 <= most <= len(rows):
+            return found
+        count += sum(entry.messages for entry in found[-most:])
+        if count >= limit:
+            return found
         after = rows[-1][0]
         if rows[-1][-1] == 1:
-            most = limit - len(found)
+            most = limit - count
 
 
 def _rows_of_entries(db: Database, where: str, arguments: Sequence[Any]) -> list[Any]:
-    columns = ", ".join(OutgoingEntry._fields[1:])
+    columns = ", ".join(OutgoingEntry._fields[1:-1])
     return db.all(f"SELECT id, {columns}, count FROM outgoing_messages WHERE {where}", arguments)
 
 
@@ -172,8 +179,8 @@ class OutgoingQueues:
     """The tables `outgoing` and `outgoing_messages`. Keys rise in the order of sending.
 
     Transactional messages that one commit sends to one queue with the same properties share a row. Its id, message_id
-    and number are those of the last message; the others have the numbers just below, and their packets are in front of
-    its packet. Methods show single messages. Whoever changes some messages of a row splits it first.
+    and number are those of the last message; the others have the numbers just below, and their packets, of the same
+    length, are in front of its packet. Whoever changes some messages of a row splits it first.
     """
 
     def __init__(self, database: Database, numbers: Numbers) -> None:
@@ -278,11 +285,8 @@ class OutgoingQueues:
         )
         for key, count in rows:
             packets = self._db.one("SELECT packet FROM outgoing_messages WHERE id = ?", (key,))
-            singles = []
-            for back in range(count - 1, -1, -1):
-                end = start_of(packets, 1)
-                singles.append((back, packets[:end], key))
-                packets = packets[end:]
+            size = len(packets) // count
+            singles = [(count - 1 - place, packets[place * size : (place + 1) * size], key) for place in range(count)]
             with self._db.transaction():
                 self._db.many(_COPY, singles[:-1])
                 self._db.all("UPDATE outgoing_messages SET packet = ?, count = 1 WHERE id = ?", singles[-1][1:])
@@ -306,11 +310,10 @@ class OutgoingQueues:
         """Delete the first messages of runs: (run, number of messages)."""
         gone, whole, parts = [], [], []
         for run, count in runs:
-            size, key = run.size, run.state.key
+            size, key = run.size // run.messages * count, run.state.key
             if count == run.messages:
                 whole.append((key,))
             else:
-                size = start_of(self._db.one("SELECT packet FROM outgoing_messages WHERE id = ?", (key,)), count)
                 parts.append((size + 1, count, key))
             gone.append((run.state.outgoing, count, size))
         with self._db.transaction():
@@ -436,20 +439,32 @@ class OutgoingQueues:
 
     def messages(self, after: int = 0, limit: int = -1) -> list[OutgoingEntry]:
         """Up to `limit` messages of all outgoing queues with keys above `after`, in order of sending."""
+        return [
+            row._replace(
+                key=row.key + place,
+                message_id=row.message_id + place,
+                number=row.number and row.number + place,
+                messages=1,
+            )
+            for row in self.rows_after(after, limit)
+            for place in range(row.messages)
+        ][: limit if limit >= 0 else None]
+
+    def rows_after(self, after: int, limit: int) -> list[OutgoingEntry]:
+        """As `messages`, by row. The last one may exceed the limit."""
         return _entries(self._db, "id > ?", (after,), after, limit)
 
     def to_be_sent(self, outgoing: int, after: int, last: int, limit: int) -> list[OutgoingEntry]:
-        """Up to `limit` messages of an outgoing queue that are not held, with keys above `after` up to `last`, in order
-        of sending."""
+        """Rows of an outgoing queue that are not held, with keys above `after` up to `last`, in order of sending: up to
+        `limit` messages, and the rest of the last row."""
         return _entries(
             self._db, "id > ? AND outgoing = ? AND id <= ? AND NOT held", (after, outgoing, last), after, limit
         )
 
     def last_to_be_sent(self, outgoing: int, last: int, limit: int) -> list[OutgoingEntry]:
-        """The last `limit` messages that are not held, with keys up to `last`, in order of sending."""
+        """The last `limit` messages or more that are not held, with keys up to `last`, in order of sending, by row."""
         where = "outgoing = ? AND id <= ? AND NOT held ORDER BY id DESC LIMIT ?"
-        rows = _rows_of_entries(self._db, where, (outgoing, last, limit))
-        return sorted(entry for row in rows for entry in _singles(row, 0))[-limit:]
+        return [_of_row(row, 0) for row in reversed(_rows_of_entries(self._db, where, (outgoing, last, limit)))]
 
     def aside(self, outgoing: int) -> tuple[int, int, int, int]:
         """Counts of an outgoing queue's held messages, and of its messages neither held nor transactional; the lowest
@@ -482,8 +497,7 @@ class OutgoingQueues:
         if not rows or key <= rows[0][0] - rows[0][1]:
             raise StoreError(f"{self._db.path}: outgoing message {key} is gone")
         row = Row(*rows[0])
-        tail, _ = row.tail(key)
-        return bytearray(tail[: start_of(tail, 1)]) if row.messages > 1 else bytearray(tail), row.until
+        return row.packets(key, 1), row.until
 
     def rows(self, outgoing: int, first: int, limit: int) -> list[Row]:
         """Up to `limit` rows of an outgoing queue, from the message with the key `first` on."""
