@@ -38,6 +38,7 @@ PREFIXES = {
     "incoming": ("INCOMING", None),
     "outgoing": ("OUTGOING", None),
 }
+WHOLE = ("ACKS", "TX", "PARAMETERS", "SECURITY", "DEBUG", "PING")  # Python needs no offsets in these parts
 # Fields with another name in constants than in the structure.
 NAMES = {
     "ack_sequence_number": "SEQUENCE_NUMBER",
@@ -131,8 +132,10 @@ def wire(header: str) -> Iterator[tuple[str, int]]:
 
 
 def constants(header: str) -> Iterator[tuple[str, str | int]]:
-    """All constants of mqqb.h, and the word indices of integers in its structures."""
-    yield from re.findall(r"^#define MQQB_(\w+) (\w+)u\b", header, re.MULTILINE)
+    """The constants of mqqb.h that Python needs, and the word indices of integers in its structures."""
+    for name, value in re.findall(r"^#define MQQB_(\w+) (\w+)u\b", header, re.MULTILINE):
+        if not (name.startswith(WHOLE) and name.endswith(("_IN_PART", "_AT", "_END"))):
+            yield name, value
     yield from re.findall(r"^ *MQQB_(\w+) = (-?\d+)\b", header, re.MULTILINE)
     yield from ((part.upper(), number) for number, part in enumerate([*parts(header), "parts"]))
     every = structures(header)

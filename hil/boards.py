@@ -256,13 +256,7 @@ class ProcessBoard(Board):
     listen = LOOPBACK
     ways: tuple[str, ...] = (POWER,)
 
-    def __init__(
-        self,
-        target: str,
-        command: Sequence[str | Path],
-        folder: Path,
-        application: Path = SENSOR,
-    ) -> None:
+    def __init__(self, target: str, command: Sequence[str | Path], folder: Path, application: Path = SENSOR) -> None:
         self.target = target
         self.limits = Limits()
         self.log = Log()

@@ -14,27 +14,12 @@ from pathlib import Path
 
 from mqqb import confirm
 
-from hil import sensor
+from hil import scenario, sensor
 from hil.boards import POWER, RESET, SENSOR, Board
 from hil.faults import CutSchedule, FaultProxy
 from hil.progress import Progress
 from hil.queue_manager import QUEUE, CampaignFailed, QueueManager
 from hil.report import Erased, Figures, Received, View, compare, read_ledger, read_received
-from hil.scenario import (
-    BEFALL,
-    BOARD,
-    COPY,
-    ERASE_FIXED,
-    FULL,
-    MANAGER,
-    OFFLINE,
-    ORDACK,
-    RESTORE,
-    WITHHELD,
-    Settings,
-    cuts_of,
-    kills_of,
-)
 from hil.traffic import CAPTURE, Tap, judge
 from hil.victims import TICK_S, Victim, elsewhere
 
@@ -51,7 +36,7 @@ FULL_BYTES = 16384
 class Mishaps:
     """The mishap of a campaign. made: how often it happened."""
 
-    settings: Settings
+    settings: scenario.Settings
     board: Board
     manager: QueueManager
     folder: Path
@@ -62,7 +47,7 @@ class Mishaps:
     def befall(self) -> None:
         """Apply the mishap to the switched-off board. A removed outbox is kept here for the verdict."""
         first, to = self.folder / "outbox-1", self.folder / f"outbox-{self.made + 1}"
-        is_copied = self.settings.mishap == COPY
+        is_copied = self.settings.mishap == scenario.COPY
         with self.board.attended():
             try:
                 self.board.erase("outbox", to)
@@ -129,7 +114,7 @@ class Part:
     """One board's part of a campaign. fleet: the parts of all boards of this queue manager, including this one. `close`
     leaves nothing behind, at any time."""
 
-    settings: Settings
+    settings: scenario.Settings
     board: Board
     manager: QueueManager
     schedule: CutSchedule
@@ -162,7 +147,11 @@ class Part:
         """The targets of the live figures."""
         plan = self.settings.plan or ()
         counts = dict.fromkeys(("sent", "stored", "acknowledged"), self.settings.messages)
-        return {**counts, "cuts": len(cuts_of(plan)), "restarts": len(kills_of(plan, BOARD, MANAGER))}
+        return {
+            **counts,
+            "cuts": len(scenario.cuts_of(plan)),
+            "restarts": len(scenario.kills_of(plan, scenario.BOARD, scenario.MANAGER)),
+        }
 
     async def count_queue(self) -> None:
         """Keep `in_queue` up to date through `ordack queue list`; the mean of several boards."""
@@ -201,9 +190,9 @@ class Part:
         settings = self.settings
         await self.proxy.open(self.manager.address)
         link = self.proxy.board_settings(self.board.host)
-        if settings.mishap in (OFFLINE, FULL):
+        if settings.mishap in (scenario.OFFLINE, scenario.FULL):
             self.manager.kill()
-        if settings.mishap == FULL:
+        if settings.mishap == scenario.FULL:
             link = {**link, "capacity": FULL_BYTES + 4 * (settings.max_size or 0)}
         application = {
             "campaign": self.progress.campaign,
@@ -213,13 +202,13 @@ class Part:
             "count": settings.messages,
             "max_size": settings.max_size,
             "ahead": settings.ahead,
-            "erasures": settings.mishap in BEFALL,
-            "guid": self.guid or (GUID if settings.mishap == ERASE_FIXED else ""),
+            "erasures": settings.mishap in scenario.BEFALL,
+            "guid": self.guid or (GUID if settings.mishap == scenario.ERASE_FIXED else ""),
         }
         application |= settings.of_outbox()
         await elsewhere(lambda: self.board.deploy({**application, **link, **self.tls}))
         self.result.description, self.result.modules = self.board.describe(), self.board.modules
-        self.victims[BOARD].arm(0, time.monotonic(), is_on=False)
+        self.victims[scenario.BOARD].arm(0, time.monotonic(), is_on=False)
         await elsewhere(self.board.power_up)
         counting = asyncio.create_task(self.count_queue()) if self.fleet[0] is self else None
         try:
@@ -244,7 +233,7 @@ class Part:
                 await counting
             if self.progress.starts.wrong:
                 raise CampaignFailed(self.progress.starts.wrong)
-            victim = self.victims[BOARD]
+            victim = self.victims[scenario.BOARD]
             # After a reset, wait for the board to start before the next kill: one start would confirm both.
             if not (victim.idle and RESET in self.progress.starts.unseen):
                 victim.tick(self.progress.accepted, now)
@@ -252,7 +241,7 @@ class Part:
                 await self._relent(victim)
             else:
                 stored = sum(campaign.progress.stored for campaign in self.fleet)
-                self.victims[MANAGER].tick(stored // len(self.fleet), now)
+                self.victims[scenario.MANAGER].tick(stored // len(self.fleet), now)
             figures = self.figures()
             view.update(figures)
             if figures != before:
@@ -266,12 +255,12 @@ class Part:
     @property
     def is_withheld(self) -> bool:
         """Is the board still kept from the queue manager?"""
-        return self.settings.mishap in WITHHELD and not self.mishaps.made
+        return self.settings.mishap in scenario.WITHHELD and not self.mishaps.made
 
     async def _relent(self, victim: Victim) -> None:
         """When the board holds all readings, or as many as fit: restart it once more, and lift the restriction."""
         waits = self.progress.accepted == self.settings.messages and victim.finished
-        if self.settings.mishap == FULL:
+        if self.settings.mishap == scenario.FULL:
             waits = self.progress.full and victim.idle  # the other kills come later
         if waits:
             self.progress.starts.end(self.board.life, POWER)
@@ -334,7 +323,7 @@ class Part:
         if not is_captured(self.settings) or len(self.fleet) > 1:
             return
         try:
-            self.result.traffic = await asyncio.to_thread(judge, ORDACK, self.folder)
+            self.result.traffic = await asyncio.to_thread(judge, scenario.ORDACK, self.folder)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise CampaignFailed(f"the capture of the link cannot be judged: {error}") from None
 
@@ -362,9 +351,9 @@ class Part:
         figures, progress, victims = self.result, self.progress, self.victims
         figures.cuts, figures.accepted, figures.acknowledged = self.schedule.made, progress.accepted, progress.stored
         figures.core, figures.told, figures.mishaps = progress.core, sorted(progress.told), self.mishaps.made
-        figures.at_bytes = victims[BOARD].at_bytes
-        figures.board_kills = victims[BOARD].kills - len(progress.starts.unseen)
-        figures.manager_kills = victims[MANAGER].kills
+        figures.at_bytes = victims[scenario.BOARD].at_bytes
+        figures.board_kills = victims[scenario.BOARD].kills - len(progress.starts.unseen)
+        figures.manager_kills = victims[scenario.MANAGER].kills
         figures.connections, figures.sessions = self.schedule.connections, progress.sessions
         figures.refused = self.proxy.refused
         figures.bytes_up, figures.bytes_down = self.schedule.forwarded.values()
@@ -377,7 +366,11 @@ class Part:
         )
 
 
-def is_captured(settings: Settings) -> bool:
+def is_captured(settings: scenario.Settings) -> bool:
     """Is the traffic captured and judged? Not if an erased or restored folder of either end repeats numbers in its new
     life."""
-    return settings.application == SENSOR and not settings.tls and settings.mishap not in (*BEFALL, RESTORE)
+    return (
+        settings.application == SENSOR
+        and not settings.tls
+        and settings.mishap not in (*scenario.BEFALL, scenario.RESTORE)
+    )

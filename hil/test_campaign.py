@@ -24,11 +24,7 @@ from hil.emulated import M3, Mps2Board
 from hil.faults import GOES_ON, UP, Cut, CutSchedule
 from hil.part import Mishaps
 from hil.progress import Progress, Starts
-from hil.scenario import (
-    ORDACK,
-    Kill,
-    Settings,
-)
+from hil.scenario import ORDACK, Kill, Settings
 from hil.signals import heed
 from hil.victims import Victim
 

@@ -289,9 +289,7 @@ def test_stuck_power_switch_fails_campaign_and_counts_no_cut(bench: Bench, rig: 
 
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("bench")
-def test_campaign_with_repl_mishap_loses_only_erased_messages(
-    tmp_path: Path,
-) -> None:
+def test_campaign_with_repl_mishap_loses_only_erased_messages(tmp_path: Path) -> None:
     """A copy is made before one can be put back."""
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")

@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hil.faults import DOWN, FIN, RST, UP, Cut, CutMade
-from hil.report import (
-    Comparison,
-    Entry,
-    Erased,
-    Figures,
-    compare,
-    read_ledger,
-    read_received,
-)
+from hil.report import Comparison, Entry, Erased, Figures, compare, read_ledger, read_received
 
 SOURCE = "00000000-0000-0000-0000-000000000001"
 COUNT = 12

@@ -68,12 +68,7 @@ class Session(Handshake):
     """
 
     def __init__(
-        self,
-        initiator: bool,
-        own_guid: bytes,
-        now: int,
-        remote_guid: bytes = b"",
-        settings: "Settings | None" = None,
+        self, initiator: bool, own_guid: bytes, now: int, remote_guid: bytes = b"", settings: "Settings | None" = None
     ) -> None:
         Handshake.__init__(self, initiator, own_guid, now, remote_guid or names.NULL_GUID, settings)
         self.direct_format_session = False

@@ -14,8 +14,5 @@ _folder = str(_modules["write"](_board, (), _chosen["send_only"]))
 for _name in _modules["FOLDERS"]:
     # opt=3: no assertions and no line numbers, which are a tenth of the size.
     package(  # noqa: F821
-        _name,
-        [path[len(_name) + 1 :] for path in _names if path.startswith(_name)],
-        base_path=_folder,
-        opt=3,
+        _name, [path[len(_name) + 1 :] for path in _names if path.startswith(_name)], base_path=_folder, opt=3
     )

@@ -159,12 +159,7 @@ def set_clock(host: str, timeout_ms: int = 5000, **options: "Any") -> bool:
     return True
 
 
-def deep_sleep(
-    node: "Node",
-    sleep_ms: int,
-    drain_ms: int = 0,
-    machine: "Any" = None,
-) -> None:
+def deep_sleep(node: "Node", sleep_ms: int, drain_ms: int = 0, machine: "Any" = None) -> None:
     """Make everything accepted durable, and put the board into deep sleep, from which it restarts.
 
     drain_ms: time for messages to be stored at their destinations, and for answers to arrive there. With asyncio, call

@@ -347,13 +347,7 @@ class DestinationQueue:
         return _all_accepted(messages)
 
     def _accept_all(
-        self,
-        bodies: "list[bytes]",
-        label: str,
-        ttrq: int,
-        ttbr: int,
-        dead_letter: bool,
-        journal: bool,
+        self, bodies: "list[bytes]", label: str, ttrq: int, ttbr: int, dead_letter: bool, journal: bool
     ) -> "list[OutboxMessage]":
         try:
             return [self._accept(body, label, ttrq, ttbr, dead_letter, journal) for body in bodies]
@@ -362,13 +356,7 @@ class DestinationQueue:
             raise
 
     def _accept(
-        self,
-        body: "bytes | bytearray | memoryview",
-        label: str,
-        ttrq: int,
-        ttbr: int,
-        dead_letter: bool,
-        journal: bool,
+        self, body: "bytes | bytearray | memoryview", label: str, ttrq: int, ttbr: int, dead_letter: bool, journal: bool
     ) -> "OutboxMessage":
         backlog = self.backlog
         commits = backlog.commits

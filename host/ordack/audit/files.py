@@ -99,11 +99,7 @@ def finding(result: AuditResult, item: Violation | Unknown) -> Row:
 
 def _stream(report: StreamReport) -> Row:
     """Return a stream's row, with sums over its sequences."""
-    return {
-        **_counts(report, "streams"),
-        **_named(report.stream, report.sequence),
-        "sequences": report.sequence_count,
-    }
+    return {**_counts(report, "streams"), **_named(report.stream, report.sequence), "sequences": report.sequence_count}
 
 
 def _sequences(report: StreamReport) -> Iterator[Row]:

@@ -14,18 +14,7 @@ from mqqb.guids import format_name, guid_text
 from mqqb.headers import PrivateQueueFormatNameId
 from numpy.typing import NDArray
 
-from ordack.audit.result import (
-    KINDS,
-    REJECTS,
-    PacketPlace,
-    SenderReport,
-    SequenceId,
-    SequenceReport,
-    StreamKey,
-    StreamReport,
-    Unknown,
-    Violation,
-)
+from ordack.audit import result
 from ordack.capture.columnar import PacketQueue
 from ordack.capture.reading import end_text
 
@@ -68,15 +57,15 @@ class Partial:
     damages: list[tuple[str, str]]
     gaps: list[tuple[str, str]]
 
-    def stream(self, index: int) -> StreamKey:
+    def stream(self, index: int) -> result.StreamKey:
         """Return the stream of a flow."""
         source, destination, address, hops = self.flows["key"][index].tolist()
         queue, text = self.queues[destination], self.queues[destination].text
         if host := self.guids[address]:  # DQ 3: a number on a host
             text = format_name(PrivateQueueFormatNameId(int.from_bytes(queue.raw[:4], "little")), host)
-        return StreamKey(guid_text(self.guids[source]), text, hops)
+        return result.StreamKey(guid_text(self.guids[source]), text, hops)
 
-    def streams(self) -> Iterator[StreamKey]:
+    def streams(self) -> Iterator[result.StreamKey]:
         """Yield the streams of all flows."""
         return map(self.stream, range(len(self.flows)))
 
@@ -93,16 +82,16 @@ class Partial:
         """Return the pairs of hosts with gaps in the capture between them."""
         return {self.pairs[place // 2] for place in np.flatnonzero(self.pair_missed).tolist()}
 
-    def reports(self) -> Iterator[StreamReport]:
+    def reports(self) -> Iterator[result.StreamReport]:
         """Yield the reports of all flows."""
         sequences = _sequence_reports(self.sequences)
         for index, key in enumerate(self.streams()):
             yield self._report(index, key, sequences[index + 1])
 
-    def _report(self, index: int, key: StreamKey, details: list[SequenceReport]) -> StreamReport:
+    def _report(self, index: int, key: result.StreamKey, details: list[result.SequenceReport]) -> result.StreamReport:
         flow = self.flows[index]
         folded = flow["folded"]
-        rejects = Counter(_used(REJECTS, folded["rejects"]))
+        rejects = Counter(_used(result.REJECTS, folded["rejects"]))
         for one in details:
             rejects.update(one.rejects)
         final_acks: dict[str, int] = {}
@@ -112,15 +101,15 @@ class Partial:
                 if not code & 0x4000:
                     rejects[f"0x{code:04X}"] = count
         final_acks |= _used(("other",), flow["class_rest"][None])
-        return StreamReport(
+        return result.StreamReport(
             stream=key,
-            sequence=details[-1].sequence if details else SequenceId(0, 0),
+            sequence=details[-1].sequence if details else result.SequenceId(0, 0),
             sequences=tuple(details),
             sequence_count=int(flow["sequences"]),
             rejects=dict(rejects),
             final_acks=final_acks,
-            violations=_used(KINDS, flow["violations"]),
-            unknowns=_used(KINDS, flow["unknowns"]),
+            violations=_used(result.KINDS, flow["violations"]),
+            unknowns=_used(result.KINDS, flow["unknowns"]),
             holes=int(self.missed[flow["key"]["source"]]),
             **{name: int(flow[name]) for name in ("connections", "first_time", "last_time")},
             **{name: int(folded[name]) + sum(getattr(one, name) for one in details) for name in COUNTS},
@@ -131,16 +120,16 @@ def _used(names: Sequence[str], counts: NDArray[Any]) -> dict[str, int]:
     return {name: count for name, count in zip(names, counts.tolist()) if count}
 
 
-def _sequence_reports(table: Structure) -> defaultdict[int, list[SequenceReport]]:
+def _sequence_reports(table: Structure) -> defaultdict[int, list[result.SequenceReport]]:
     """Return reports by flow, counted from 1, in the table's order."""
-    reports: defaultdict[int, list[SequenceReport]] = defaultdict(list)
+    reports: defaultdict[int, list[result.SequenceReport]] = defaultdict(list)
     for row in table:
         counts = row["counts"]
         reports[int(row["flow"])].append(
-            SequenceReport(
-                SequenceId(int(row["ordinal"]), int(row["time_stamp"])),
+            result.SequenceReport(
+                result.SequenceId(int(row["ordinal"]), int(row["time_stamp"])),
                 **{name: int(counts[name]) for name in COUNTS},
-                rejects=_used(REJECTS, counts["rejects"]),
+                rejects=_used(result.REJECTS, counts["rejects"]),
                 highest=int(row["highest"]),
                 acknowledged=int(row["covered"]),
                 first_time=int(row["first_time"]),
@@ -150,11 +139,11 @@ def _sequence_reports(table: Structure) -> defaultdict[int, list[SequenceReport]
     return reports
 
 
-def sender_reports(streams: Sequence[StreamReport]) -> Iterator[SenderReport]:
+def sender_reports(streams: Sequence[result.StreamReport]) -> Iterator[result.SenderReport]:
     """Yield one report for each source. streams: sorted by key."""
     for source, grouped in groupby(streams, key=lambda report: report.stream.source_queue_manager):
         own = list(grouped)
-        yield SenderReport(
+        yield result.SenderReport(
             source,
             len(own),
             **{name: sum(getattr(one, name) for one in own) for name in ("messages", "resends", "unsettled")},
@@ -276,19 +265,19 @@ def _reason(partial: Partial, found: Any) -> str:
     return "the sequence may be older than the capture, or the end of a connection may be missing"
 
 
-def finding(partial: Partial, found: Any, connection: int) -> Violation | Unknown:
+def finding(partial: Partial, found: Any, connection: int) -> result.Violation | result.Unknown:
     """Convert a row of partial.findings. connection: index in AuditResult.connections."""
     flow = int(found["flow"])
-    sequence = SequenceId(int(found["ordinal"]), int(found["time_stamp"])) if flow else None
+    sequence = result.SequenceId(int(found["ordinal"]), int(found["time_stamp"])) if flow else None
     stream = partial.stream(flow - 1) if flow else None
-    kind, number = KINDS[found["kind"]], int(found["number"])
+    kind, number = result.KINDS[found["kind"]], int(found["number"])
     shown = tuple(
-        PacketPlace(int(packet["file"]), int(packet["frame"]), int(packet["time"]))
+        result.PacketPlace(int(packet["file"]), int(packet["frame"]), int(packet["time"]))
         for packet in found["packet"][: found["packets"]]
     )
     if found["unknown"]:
-        return Unknown(kind, stream, sequence, connection, number, _reason(partial, found), shown)
+        return result.Unknown(kind, stream, sequence, connection, number, _reason(partial, found), shown)
     rule, text = _SAID[int(found["detail"])]
     name = f"{sequence.ordinal}/{sequence.time_stamp}" if sequence else ""
     said = text.format(number=number, a=int(found["a"]), b=int(found["b"]), sequence=name)
-    return Violation(kind, stream, sequence, connection, number, said, rule, shown)
+    return result.Violation(kind, stream, sequence, connection, number, said, rule, shown)

@@ -76,13 +76,7 @@ def node_modules() -> tuple[Any, Any]:
 
 
 def read_outbox(
-    copy: str,
-    name: str,
-    now: float,
-    flash: int = 1 << 31,
-    *,
-    clock_is_set: bool = True,
-    reached: Check | None = None,
+    copy: str, name: str, now: float, flash: int = 1 << 31, *, clock_is_set: bool = True, reached: Check | None = None
 ) -> Iterator[Check]:
     """Report the content of a copy of an outbox. now: s since 1970. flash: the outbox's size limit, in bytes."""
     try:
@@ -146,12 +140,7 @@ def _by_queue(restored: Iterable[Any]) -> dict[str, list[confirm.Confirmation]]:
 
 
 def _queue(
-    queue: str,
-    all_of_it: list[confirm.Confirmation],
-    now: float,
-    clock_is_set: bool,
-    reached: Check | None,
-    other: str,
+    queue: str, all_of_it: list[confirm.Confirmation], now: float, clock_is_set: bool, reached: Check | None, other: str
 ) -> Iterator[Check]:
     """Report the messages for one queue: waiting, not known to be received, dead-lettered. other: from `_other`."""
     waiting = [process for process in all_of_it if process.state in (confirm.Q, confirm.S)]
@@ -191,12 +180,7 @@ def _identity(found: Any, ahead: str) -> Check:
 
 
 def _waiting(
-    queue: str,
-    waiting: list[confirm.Confirmation],
-    now: float,
-    clock_is_set: bool,
-    reached: Check | None,
-    other: str,
+    queue: str, waiting: list[confirm.Confirmation], now: float, clock_is_set: bool, reached: Check | None, other: str
 ) -> Check:
     oldest = min(process.record[confirm.SENT_TIME] for process in waiting)
     deadlines = [deadline for deadline in map(confirm.Confirmation.next_deadline, waiting) if deadline is not None]

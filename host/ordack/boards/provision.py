@@ -162,11 +162,7 @@ def check_wifi(ssid: str, password: str) -> tuple[str, str]:
     return ssid, password
 
 
-def provision(
-    board: Board,
-    wanted: Wanted,
-    progress: Progress = lambda *_: None,
-) -> Provisioned:
+def provision(board: Board, wanted: Wanted, progress: Progress = lambda *_: None) -> Provisioned:
     """Configure the board completely, or only copy modules and raise. Raises BoardError, NoBoard."""
     path = board.info.root(CONFIG)
     before = _config_of(board, path)

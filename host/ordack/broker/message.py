@@ -357,11 +357,7 @@ class Properties(Further, total=False):
 
 
 def letter_of(
-    destination: str,
-    body: bytes | bytearray | memoryview,
-    *,
-    acknowledge: Collection[str] = (),
-    **properties: Any,
+    destination: str, body: bytes | bytearray | memoryview, *, acknowledge: Collection[str] = (), **properties: Any
 ) -> Letter:
     """Return a checked letter from the arguments of Client.send. Raises ValueError, TypeError."""
     for name in properties:

@@ -21,19 +21,8 @@ from mqqb.destination import ENCRYPTED_BODY
 from ordack.config.config import Config, split_direct
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL, legible
 from ordack.config.settings import NEVER
-from ordack.store import Store, packet_fields
+from ordack.store import Store, messages, packet_fields
 from ordack.store.disk import Room
-from ordack.store.messages import (
-    DIRECT,
-    FINAL_ACK,
-    NEGATIVE,
-    ON_EXPIRY,
-    OWN,
-    POSITIVE,
-    Leaving,
-    NewMessage,
-    correlation_of,
-)
 from ordack.store.outgoing import NewOutgoing, Run, Waiting
 from ordack.store.queues import QueueState
 from ordack.store.schema import PRIVATE
@@ -89,32 +78,32 @@ class Settlements:
         """Remove messages from their queues, with the acknowledgements and copies that they ask for (B-336 to B-342).
         message_class: the reason."""
         keys = list(lookup_ids)
-        told = FINAL_ACK | (POSITIVE if message_class == confirm.ACK_RECEIVE else NEGATIVE)
+        told = messages.FINAL_ACK | (messages.POSITIVE if message_class == confirm.ACK_RECEIVE else messages.NEGATIVE)
         outcomes = []
         alike: dict[tuple[int, ...], tuple[Confirmation, int]] = {}
         for leaving in self.store.messages.leaving(keys):
             if leaving.wants & told:
                 self._tell(leaving, leaving.wants & told, message_class)
-            if leaving.wants & OWN:
+            if leaving.wants & messages.OWN:
                 outcomes.append(self._end_own(leaving, message_class, alike))
-            if leaving.wants & ON_EXPIRY and message_class == confirm.NACK_RECEIVE_TIMEOUT:
+            if leaving.wants & messages.ON_EXPIRY and message_class == confirm.NACK_RECEIVE_TIMEOUT:
                 self.copy(DEAD_LETTER, leaving.packet, message_class)
         self.store.memory.add_outcomes(outcomes)
         self.store.messages.delete(keys)
 
-    def _tell(self, leaving: Leaving, what: int, message_class: int) -> None:
+    def _tell(self, leaving: messages.Leaving, what: int, message_class: int) -> None:
         message = packet_fields.parse(leaving.packet)
         back = None
         if leaving.peer is not None and leaving.address is not None:
-            back = ReturnPath(leaving.peer, leaving.address, bool(leaving.wants & DIRECT))
-        if what & FINAL_ACK:
+            back = ReturnPath(leaving.peer, leaving.address, bool(leaving.wants & messages.DIRECT))
+        if what & messages.FINAL_ACK:
             assert back is not None
             self.final_ack(message, message_class, back)
-        if what & (POSITIVE | NEGATIVE):
+        if what & (messages.POSITIVE | messages.NEGATIVE):
             self.administer(message, message_class, back)
 
     def _end_own(
-        self, leaving: Leaving, message_class: int, alike: dict[tuple[int, ...], tuple[Confirmation, int]]
+        self, leaving: messages.Leaving, message_class: int, alike: dict[tuple[int, ...], tuple[Confirmation, int]]
     ) -> tuple[int, bytes, int, str | None, int]:
         """End a transactional message from this queue manager to itself (C-70, C-71); return its outcome. alike: cache
         of confirmations and actions by record."""
@@ -240,9 +229,9 @@ class Settlements:
             build.set_message_class(copied, message_class)
         priority = copied[2] & core.BASE_PR
         self.room -= len(packet)
-        correlation = correlation_of(packet_fields.parse(copied))
+        correlation = messages.correlation_of(packet_fields.parse(copied))
         self.store.messages.add(
-            [NewMessage(queue.identifier, 7 - priority, copied, in_doubt=in_doubt, correlation=correlation)]
+            [messages.NewMessage(queue.identifier, 7 - priority, copied, in_doubt=in_doubt, correlation=correlation)]
         )
         return True
 
@@ -380,8 +369,10 @@ class Settlements:
         if isinstance(queue, QueueState):
             if queue.has_room(len(packet)):
                 self.room -= len(packet)
-                correlation = correlation_of(packet_fields.parse(packet))
-                self.store.messages.add([NewMessage(queue.identifier, 7 - priority, packet, correlation=correlation)])
+                correlation = messages.correlation_of(packet_fields.parse(packet))
+                self.store.messages.add(
+                    [messages.NewMessage(queue.identifier, 7 - priority, packet, correlation=correlation)]
+                )
         elif isinstance(name, names.DirectQueueFormatName):
             self._file(guids.format_name(name).lower(), message_id, packet, recoverable, priority)
         elif back is not None and host == source:

@@ -13,21 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordack.cli.common import (
-    ConfOption,
-    HtmlOption,
-    JsonOption,
-    NamesOption,
-    activity,
-    anywhere,
-    complain,
-    in_words,
-    local,
-    needs,
-    report,
-    spark_settings,
-    written,
-)
+from ordack.cli import common
 from ordack.cli.config import read_file
 from ordack.cli.output import write
 from ordack.config.names import PeerNames, legible
@@ -38,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _new_folder(text: str) -> Path:
-    path = local(text)
+    path = common.local(text)
     if path.exists() and not path.is_dir():
         raise typer.BadParameter(f"{path} is a file: name a folder")
     return path
@@ -48,7 +34,7 @@ CapturesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="PATH...",
-        parser=anywhere,
+        parser=common.anywhere,
         help="Captures: files, patterns or folders, also s3a://BUCKET/... All of them together are one capture.",
     ),
 ]
@@ -70,7 +56,7 @@ FollowOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        parser=local,
+        parser=common.local,
         help="Instead of PATH: audit a folder in which captures keep arriving, until SIGTERM or SIGINT.",
     ),
 ]
@@ -78,7 +64,7 @@ CheckpointOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        parser=local,
+        parser=common.local,
         help="With --follow: folder that records the progress. The next start continues from it.",
     ),
 ]
@@ -87,17 +73,17 @@ CheckpointOption = Annotated[
 def audit(
     captures: CapturesArgument = None,
     out: OutOption = None,
-    html: HtmlOption = None,
-    names: NamesOption = None,
+    html: common.HtmlOption = None,
+    names: common.NamesOption = None,
     master: MasterOption = None,
-    conf: ConfOption = None,
+    conf: common.ConfOption = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Do everything in this process.")] = False,
     follow: FollowOption = None,
     checkpoint: CheckpointOption = None,
     once: Annotated[
         bool, typer.Option("--once", help="With --follow: end when everything that is there has been read.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Check from captures that every transactional stream was exactly once and in order.
 
@@ -109,7 +95,7 @@ def audit(
         raise typer.BadParameter("give either captures or --follow FOLDER")
     if (follow is None) != (checkpoint is None) or (once and follow is None):
         raise typer.BadParameter("--follow FOLDER and --checkpoint FOLDER go together, and --once with them")
-    with needs("spark"):
+    with common.needs("spark"):
         from pyspark.errors import PySparkException
 
         from ordack.audit import tasks
@@ -119,14 +105,14 @@ def audit(
 
     if no_spark and (master is not None or conf):
         raise typer.BadParameter("--no-spark excludes --master and --conf")
-    known, settings = PeerNames(read_file(None, names).names), spark_settings(conf)
+    known, settings = PeerNames(read_file(None, names).names), common.spark_settings(conf)
     if follow is not None and checkpoint is not None:
         if master is not None or conf:
             raise typer.BadParameter("--follow works in this process: it excludes --master and --conf")
         _follow_audit(follow, checkpoint, once, out, html, known, as_json)
         return
     try:
-        files = list(dict.fromkeys(file for path in captures or () for file in find_files(path, complain)))
+        files = list(dict.fromkeys(file for path in captures or () for file in find_files(path, common.complain)))
         size = total_size(files)
         alone = master is None and tasks.shares(size, os.cpu_count() or 1) == 1
         with _audit_progress() as show:
@@ -136,10 +122,10 @@ def audit(
         result = replace(result, names=known)
         _save_audit(result, out, html)
     except (tasks.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
-        complain(in_words(error))
+        common.complain(common.in_words(error))
         raise typer.Exit(2) from None
     except PySparkException as error:
-        complain(words(error))
+        common.complain(words(error))
         raise typer.Exit(2) from None
     _show_audit(result, as_json)
     raise typer.Exit(result.verdict.status)
@@ -152,7 +138,7 @@ def _save_audit(result: AuditResult, out: Path | None, html: Path | None) -> Non
     for option, path in (("--out", out), ("--html", html)):
         if path is None:
             continue
-        with written(option, path):
+        with common.written(option, path):
             if option == "--out":
                 files.save(result, path)
             else:
@@ -165,23 +151,17 @@ def _show_audit(result: AuditResult, as_json: bool) -> None:
     from ordack.audit import files
 
     if as_json:
-        report(True, "", **result.summary)
+        common.report(True, "", **result.summary)
     else:
         lines = [*files.streams_text(result), *files.text_of(result)]
         write("\n".join(map(legible, lines)) + "\n")
 
 
 def _follow_audit(
-    folder: Path,
-    checkpoint: Path,
-    once: bool,
-    out: Path | None,
-    html: Path | None,
-    names: PeerNames,
-    as_json: bool,
+    folder: Path, checkpoint: Path, once: bool, out: Path | None, html: Path | None, names: PeerNames, as_json: bool
 ) -> None:
     """Audit a growing folder, and report each change."""
-    with needs("spark"):
+    with common.needs("spark"):
         from ordack.audit import files, tasks
         from ordack.audit.follow import Follower, FollowError
         from ordack.audit.result import count_text
@@ -195,10 +175,10 @@ def _follow_audit(
         follower = Follower(folder, checkpoint)
         with follower.lock():
             if going_on := follower.going_on():
-                complain(going_on)
+                common.complain(going_on)
             for step, result in follower.reports(once, stopped.is_set):
                 for path in sorted(follower.passed_over - named):
-                    complain(f"passed over: {path} is no pcap or pcapng file, packed with gzip or zstd or not")
+                    common.complain(f"passed over: {path} is no pcap or pcapng file, packed with gzip or zstd or not")
                 named |= follower.passed_over
                 if once:
                     tasks.require_packets(result)
@@ -209,12 +189,12 @@ def _follow_audit(
                 else:
                     head, second, *_, last = files.text_of(result, 0)
                     text = f"{count_text(len(result.paths), 'file')}: {head}; {second}; {last}"
-                    report(as_json, text, step=step, files=len(result.paths), **result.summary)
+                    common.report(as_json, text, step=step, files=len(result.paths), **result.summary)
             if result is None:
                 raise tasks.CaptureUnusable(f"there was nothing to judge: no packet of the protocol in {folder} so far")
             tasks.require_packets(result)
     except (tasks.CaptureUnusable, FollowError, OSError) as error:
-        complain(in_words(error))
+        common.complain(common.in_words(error))
         raise typer.Exit(2) from None
     raise typer.Exit(result.verdict.status)
 
@@ -222,7 +202,7 @@ def _follow_audit(
 @contextlib.contextmanager
 def _audit_progress() -> Iterator[Callable[[int], None]]:
     """Count packets, and show the count."""
-    with activity("auditing") as show:
+    with common.activity("auditing") as show:
         total = 0
 
         def told(packets: int) -> None:

@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ordack.cli.common import (
-    JsonOption,
-    activity,
-    complain,
-    local,
-    local_file,
-    needs,
-    print_table,
-    report,
-    report_done,
-)
+from ordack.cli import common
 from ordack.config.names import counted
 from ordack.store import StoreError
 
@@ -59,7 +49,9 @@ WifiOption = Annotated[
 ]
 TlsOption = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", parser=local, help="Speak TLS with ca.der, NAME.der and NAME.key.der from there."),
+    typer.Option(
+        metavar="FOLDER", parser=common.local, help="Speak TLS with ca.der, NAME.der and NAME.key.der from there."
+    ),
 ]
 TlsNameOption = Annotated[
     str, typer.Option(metavar="NAME", help="For whom the queue manager's certificate is. Default: HOST.")
@@ -78,7 +70,7 @@ def board_provision(
     tls: TlsOption = None,
     tls_name: TlsNameOption = "",
     replace: ReplaceOption = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Give a board its name, its queue and the way there, and let it send a message, to show that it works.
 
@@ -87,7 +79,7 @@ def board_provision(
     interrupted leaves the one that was there. Run it again then. Exit status: 0 the board is provisioned; 1 it is as it
     was; 2 wrong usage; 5 no board with MicroPython answers.
     """
-    with needs("boards"):
+    with common.needs("boards"):
         from ordack.boards import provision as provisioning
     from ordack.config.config import format_address, parse_address
 
@@ -106,7 +98,7 @@ def board_provision(
     text += f"; it was {done.before}" if done.before not in ("", name) else ""
     text += f"; `'{done.guid.strip('{}')}' = '{name}'` in [names] of the queue manager's ordack.toml shows the name"
     values = {"name": name, "queue": queue, "queue_manager": format_address(*address), **done._asdict()}
-    report_done(as_json, "\n".join([text, *done.told]), **values)
+    common.report_done(as_json, "\n".join([text, *done.told]), **values)
 
 
 @app.command("deploy")
@@ -114,21 +106,23 @@ def board_deploy(
     port: PortOption,
     main: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", parser=local_file, help="Copy this file to the board as main.py, which it runs."),
+        typer.Option(
+            metavar="FILE", parser=common.local_file, help="Copy this file to the board as main.py, which it runs."
+        ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", parser=local_file, help="Copy this file to the board under its own name."),
+        typer.Option(metavar="FILE", parser=common.local_file, help="Copy this file to the board under its own name."),
     ] = None,
     package: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            parser=local_file,
+            parser=common.local_file,
             help="The package.json to copy from. Default: what `make setup-firmware` compiled, else the sources.",
         ),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Copy ordack's modules and your program to a board. Copies only what the board does not have yet.
 
@@ -138,7 +132,7 @@ def board_deploy(
     node can run there; 1 not done, a node cannot run, or main.py ended with an error; 5 no board with MicroPython
     answers.
     """
-    with needs("boards"):
+    with common.needs("boards"):
         from ordack.boards.deploy import Deployed, deploy
 
     with _asking() as progress:
@@ -152,7 +146,7 @@ def board_deploy(
     text += f"; removed {len(done.removed)}" if done.removed else ""
     text += "; the modules are frozen into the firmware" if done.frozen else ""
     text += f"; MicroPython {version}, core: {done.core or 'none'}"
-    report_done(
+    common.report_done(
         as_json,
         text
         + (f"; a node cannot start: {done.problem}" if done.problem else "")
@@ -173,14 +167,14 @@ def board_doctor(
         str | None, typer.Option(metavar="HOST:PORT", help="Let the board connect to this queue manager.")
     ] = None,
     outbox: OutboxOption = "outbox",
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Check a board and say what to do: firmware, core, heap, flash, clock, network, what waits and why.
 
     The command stops the board's program and starts it again. It changes nothing on the board. Exit status: 0 nothing
     is bad; 1 something is; 5 no board with MicroPython answers.
     """
-    with needs("boards"):
+    with common.needs("boards"):
         from ordack.boards.doctor import examine, program
     from ordack.config.config import parse_address
 
@@ -196,10 +190,10 @@ def board_doctor(
         checks = _attended(port, work, reset=False)
     if as_json:
         for check in checks:
-            report(True, "", **check.as_json())
+            common.report(True, "", **check.as_json())
     else:
         rows = [(check.name, check.verdict, check.text, check.advice) for check in checks]
-        print_table(("check", "verdict", "found", "what to do"), (), rows)
+        common.print_table(("check", "verdict", "found", "what to do"), (), rows)
     if any(check.verdict == "bad" for check in checks):
         raise typer.Exit(1)
 
@@ -208,14 +202,16 @@ def board_doctor(
 def board_rescue(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[FOLDER]", parser=local, help="An outbox on this machine, instead of a board."),
+        typer.Argument(metavar="[FOLDER]", parser=common.local, help="An outbox on this machine, instead of a board."),
     ] = None,
     port: Annotated[
         str | None, typer.Option(metavar="PORT", help="The board: serial port, pseudo-terminal or pyserial URL.")
     ] = None,
-    to: Annotated[Path | None, typer.Option(metavar="DIR", parser=local, help="New folder for the copy.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", parser=common.local, help="New folder for the copy.")
+    ] = None,
     outbox: OutboxOption = "outbox",
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Copy an outbox off a board, and list its messages with their states, and what cannot be read.
 
@@ -223,7 +219,7 @@ def board_rescue(
     board. Exit status: 0 everything could be read; 1 something could not, or nothing was done; 5 no board with
     MicroPython answers.
     """
-    with needs("boards"):
+    with common.needs("boards"):
         from ordack.boards import outbox as outboxes
 
     if (port is None) == (folder is None) or (port is not None and to is None):
@@ -242,10 +238,10 @@ def board_rescue(
         if whose := message.get("from"):
             state += f", from {whose}"
         what = f"{message['message_id']} {message['queue']} {message['label']!r}: {counted(message['size'], 'byte')}"
-        report(as_json, f"{what}, {state}", **message)
+        common.report(as_json, f"{what}, {state}", **message)
     about = f"{summary['name']}, GUID {summary['guid']}" if summary["name"] else f"GUID {summary['guid']}"
     text = "\n".join([f"{len(found)} messages; {about}", *summary["damage"]])
-    report(as_json, text, **summary, messages=len(found))
+    common.report(as_json, text, **summary, messages=len(found))
     if summary["damage"]:
         raise typer.Exit(1)
 
@@ -279,10 +275,10 @@ def _asking() -> Iterator[Callable[[str, int, int], None]]:
     from ordack.boards.repl import BoardError, NoBoard
 
     try:
-        with activity("asking the board") as show:
+        with common.activity("asking the board") as show:
             yield lambda what, done, total: show(f"{what}: {done:,} of {total:,} bytes")
     except NoBoard as error:
-        complain(str(error))
+        common.complain(str(error))
         raise typer.Exit(5) from None
     except BoardError as error:
         raise StoreError(str(error)) from None

@@ -70,10 +70,7 @@ NamesOption = Annotated[
 StoreOption = Annotated[
     Path, typer.Option("--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")
 ]
-MasterOption = Annotated[
-    str | None,
-    typer.Option(help="Spark's master URL. Default: local[*]."),
-]
+MasterOption = Annotated[str | None, typer.Option(help="Spark's master URL. Default: local[*].")]
 ConfOption = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's own. May be repeated.")
 ]

@@ -9,21 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ordack.cli.common import (
-    ConfOption,
-    JsonOption,
-    MasterOption,
-    NamesOption,
-    StoreOption,
-    activity,
-    anywhere,
-    complain,
-    in_words,
-    needs,
-    report,
-    report_done,
-    spark_settings,
-)
+from ordack.cli import common
 from ordack.cli.config import read_file
 from ordack.cli.output import write
 from ordack.config.names import PeerNames, counted
@@ -41,7 +27,7 @@ ToOption = Annotated[
     str,
     typer.Option(
         metavar="FOLDER",
-        parser=anywhere,
+        parser=common.anywhere,
         help="Folder for the segments, created if there is none; or s3a://BUCKET/FOLDER.",
     ),
 ]
@@ -49,7 +35,7 @@ ToOption = Annotated[
 
 def export(
     names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
-    store: StoreOption,
+    store: common.StoreOption,
     to: ToOption,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more when the queues are empty.")] = False,
     rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Largest number of messages in a segment.")] = 10_000,
@@ -57,7 +43,7 @@ def export(
         float, typer.Option(min=0, help="With --follow: seconds that a message waits for others to share its segment.")
     ] = 1.0,
     anew: AnewOption = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Move messages from queues to Parquet files (segments), each message to exactly one.
 
@@ -69,7 +55,7 @@ def export(
     """
     import signal
 
-    with needs("spark"):
+    with common.needs("spark"):
         from ordack.pipeline.export import Exporter
         from ordack.pipeline.segments import FolderError
     from ordack.client import Client
@@ -81,7 +67,7 @@ def export(
     try:
         with (
             Client(store) as client,
-            Exporter(client, names, to, rows=rows, anew=anew, tell=complain) as exporter,
+            Exporter(client, names, to, rows=rows, anew=anew, tell=common.complain) as exporter,
         ):
 
             def stop() -> bool:
@@ -90,7 +76,7 @@ def export(
             for made in exporter.follow(stop, age) if follow else exporter.run(stop):
                 messages += made.messages
                 count = counted(made.messages, "message")
-                report_done(
+                common.report_done(
                     as_json,
                     f"{made.queue}: {count}, {counted(made.bytes, 'byte')}, in {made.segment}"
                     + (", of an earlier export" if made.recovered else ""),
@@ -106,7 +92,7 @@ SegmentsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="SEGMENTS...",
-        parser=anywhere,
+        parser=common.anywhere,
         help="Folders that `ordack export` has written, or quoted patterns ('/data/plant-*'), which folders may match "
         "later, too.",
     ),
@@ -120,8 +106,7 @@ TableOption = Annotated[
     ),
 ]
 TableFormatOption = Annotated[
-    str | None,
-    typer.Option("--format", help="delta or iceberg. Default: as the table is; delta for a new one."),
+    str | None, typer.Option("--format", help="delta or iceberg. Default: as the table is; delta for a new one.")
 ]
 SchemaOption = Annotated[
     str | None,
@@ -162,9 +147,9 @@ def pipeline_ingest(
     queue: Annotated[str | None, typer.Option(help="Take only this queue. Default: all.")] = None,
     continuous: ContinuousOption = False,
     interval: IntervalOption = 1.0,
-    master: MasterOption = None,
-    conf: ConfOption = None,
-    as_json: JsonOption = False,
+    master: common.MasterOption = None,
+    conf: common.ConfOption = None,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Load exported messages into a table, each exactly once.
 
@@ -173,32 +158,32 @@ def pipeline_ingest(
     status: 0 done; 1 not everything, the next ingest continues; 2 wrong usage, Spark is missing, or unusable input: a
     missing or damaged segment, a folder with other files, a table that others have written or with other columns.
     """
-    with needs("spark"):
+    with common.needs("spark"):
         from ordack.pipeline.ingest import Job, Progress, ingest
         from ordack.pipeline.spark import spark_session
     import signal
 
-    settings = spark_settings(conf)
+    settings = common.spark_settings(conf)
     with _problems():
         job = Job([*map(str, segments)], table, table_format, queue, schema, bodies, prefix)
         for text in job.folders.passed_over():
-            complain(text)
+            common.complain(text)
         stopped: list[int] = []
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: stopped.append(number))
         spark = spark_session(master, "ordack pipeline ingest", settings)
         signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))  # pyspark has set its own handler
-        with activity("starting") as show:
+        with common.activity("starting") as show:
 
             def tell(batch: Progress) -> None:
                 rate = batch.rows / max(batch.seconds, 1e-3)
                 show(f"batch {batch.number}: {rate:,.0f} rows/s, {counted(batch.behind, 'segment')} to go")
                 if as_json:
-                    report(True, "", **batch.as_json())
+                    common.report(True, "", **batch.as_json())
 
-            done = ingest(spark, job, continuous=continuous, interval=interval, tell=tell, warn=complain,
+            done = ingest(spark, job, continuous=continuous, interval=interval, tell=tell, warn=common.complain,
                           stop=lambda: bool(stopped))  # fmt: skip
-    report(as_json, str(done), **done.as_json())
+    common.report(as_json, str(done), **done.as_json())
 
 
 @app.command("prune")
@@ -210,14 +195,14 @@ def pipeline_prune(
     ],
     days: Annotated[float, typer.Option(min=0, help="Keep segments for so many days after they became visible.")] = 7,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be.")] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Delete segments whose messages are in every one of the tables.
 
     The oldest of a queue go first, and the newest of each stays. Exit status: 0 done; 1 not done; 2 wrong usage or
     unusable input.
     """
-    with needs("spark"):
+    with common.needs("spark"):
         from ordack.pipeline import prune
         from ordack.pipeline.folders import Folders
     with _problems():
@@ -230,7 +215,7 @@ def pipeline_prune(
             kept = ", ".join(f"{count} {why}" for why, count in stay.items() if count)
             deleted = "would be deleted" if dry_run else "deleted"
             text = f"{done.folder}: {counted(done.segments, 'segment')} {deleted}, {counted(done.bytes, 'byte', True)}"
-            report(as_json, f"{text}; what stays: {kept or 'nothing'}", **done._asdict())
+            common.report(as_json, f"{text}; what stays: {kept or 'nothing'}", **done._asdict())
 
 
 @contextlib.contextmanager
@@ -246,7 +231,7 @@ def _problems() -> Iterator[None]:
     except (SparkMissing, OptionError, SchemaError, FolderError, IngestUnusable) as error:
         if isinstance(error, FolderBusy):
             raise StoreError(str(error)) from None
-        complain(str(error))
+        common.complain(str(error))
         raise typer.Exit(2) from None
     except IngestError as error:
         raise StoreError(str(error)) from None
@@ -256,7 +241,8 @@ CapturesArgument = Annotated[
     str, typer.Argument(metavar="CAPTURES", help="A capture, a quoted pattern, or a folder: all is one capture.")
 ]
 OneSegmentsArgument = Annotated[
-    str, typer.Argument(metavar="SEGMENTS", parser=anywhere, help="Folder of `ordack export`, or a quoted pattern.")
+    str,
+    typer.Argument(metavar="SEGMENTS", parser=common.anywhere, help="Folder of `ordack export`, or a quoted pattern."),
 ]
 
 
@@ -266,10 +252,10 @@ def reconcile(
     segments: OneSegmentsArgument,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Table of `ordack pipeline ingest`.")],
     queue: Annotated[str | None, typer.Option(help="Only messages to this queue. Default: all.")] = None,
-    names: NamesOption = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
-    as_json: JsonOption = False,
+    names: common.NamesOption = None,
+    master: common.MasterOption = None,
+    conf: common.ConfOption = None,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Check that every acknowledged message of captures is in segments and table, once, and none that was never sent.
 
@@ -277,7 +263,7 @@ def reconcile(
     not so; 2 wrong usage, Spark is missing, or unusable input; 3 nothing is wrong, but something cannot be known:
     captures have holes, or messages are not exported or ingested yet.
     """
-    with needs("spark"):
+    with common.needs("spark"):
         from pyspark.errors import PySparkException
 
         from ordack.pipeline.folders import Folders
@@ -287,28 +273,28 @@ def reconcile(
         from ordack.pipeline.spark import SparkMissing, spark_session, words
         from ordack.reconcile.compare import collect, compare
         from ordack.reconcile.result import STATUS
-    known, settings = PeerNames(read_file(None, names).names), spark_settings(conf)
+    known, settings = PeerNames(read_file(None, names).names), common.spark_settings(conf)
     try:
         source = Folders([segments], queue)
-        find_files(captures, complain)
+        find_files(captures, common.complain)
         places = {"captures": captures, "segments": segments, "table": table}
-        with activity("reconciling"):
+        with common.activity("reconciling"):
             spark = spark_session(master, "ordack pipeline reconcile", settings)
             result = collect(compare(spark, captures, source, table, queue=queue), places)
         result = replace(result, peer_names=known)
     except (SparkMissing, OptionError, FolderError, IngestError, OSError) as error:
-        complain(in_words(error))
+        common.complain(common.in_words(error))
         raise typer.Exit(2) from None
     except PySparkException as error:
-        complain(words(error))
+        common.complain(words(error))
         raise typer.Exit(2) from None
     if not result.totals["captured"]:
         whose = f"the queue managers of {segments}" if queue is None else f"the queue {queue} of {segments}"
         where = f"there is no message to {whose} in {captures}"
-        complain(f"{where}: capture TCP port 1801 where their messages come in")
+        common.complain(f"{where}: capture TCP port 1801 where their messages come in")
         raise typer.Exit(2)
     if as_json:
-        report(True, "", **result.as_json())
+        common.report(True, "", **result.as_json())
     else:
         write("\n".join(result.lines()) + "\n")
     raise typer.Exit(STATUS[result.verdict])

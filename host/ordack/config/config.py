@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqqb import confirm, guids
-from mqqb.destination import (
-    EARLY_ORDER_ACK,
-    MAXIMUM_ORDER_ACK_DELAY,
-    ORDER_ACK_TIMEOUT,
-)
+from mqqb.destination import EARLY_ORDER_ACK, MAXIMUM_ORDER_ACK_DELAY, ORDER_ACK_TIMEOUT
 from mqqb.session import Settings
 from mqqb.streams import RESEND_INTERVALS
 

@@ -175,9 +175,7 @@ TABLES = {
                 "what is sent to an address of this machine stays here",
             ),
             "http": Setting(
-                PLACE,
-                None,
-                "of the web page, `/metrics`, `/healthz`, `/status`; a port alone: of loopback",
+                PLACE, None, "of the web page, `/metrics`, `/healthz`, `/status`; a port alone: of loopback"
             ),
             "http-token-file": Setting(
                 PATH,

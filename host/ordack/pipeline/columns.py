@@ -228,13 +228,7 @@ def _names(packet: bytes) -> tuple[str | None, ...]:
 
 def _rare(parts: Sequence[bytes], wanted: npt.NDArray[np.bool_]) -> dict[str, list[Any]]:
     """Return the columns of rare headers."""
-    names = (
-        "report_queue",
-        "sender_id",
-        "destination_queues",
-        "administration_queues",
-        "response_queues",
-    )
+    names = ("report_queue", "sender_id", "destination_queues", "administration_queues", "response_queues")
     columns: dict[str, list[Any]] = {name: [None] * len(parts) for name in names}
     for index in np.flatnonzero(wanted).tolist():
         message = parse(parts[index])

@@ -36,22 +36,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow import fs
 
 from ordack.config.paths import S3, NotLocal, RemotePath, path_of, scheme_of, sync
+from ordack.pipeline import lake
 from ordack.pipeline.folders import Place
-from ordack.pipeline.lake import (
-    ATTEMPTS,
-    DECODING,
-    PROPERTY,
-    Decoding,
-    IngestError,
-    IngestUnusable,
-    check_columns,
-    check_empty,
-    check_there,
-    first_line,
-    fitted,
-    foreign,
-    unfit_columns,
-)
 
 APPLICATION = "ordack"
 HEEDED = "ordack.heeded"
@@ -74,11 +60,13 @@ class Delta:
     """An open table that implements lake.Lake; made if missing. columns: of the rows. decoding: of the bodies; the
     table keeps it. Raises IngestError, IngestUnusable."""
 
-    def __init__(self, table: str, columns: pa.Schema, decoding: Decoding | None = None) -> None:
+    def __init__(self, table: str, columns: pa.Schema, decoding: lake.Decoding | None = None) -> None:
         if "%" in table:
-            raise IngestUnusable(f"{table} has a % in its path, which delta-rs takes for something else: name another")
+            raise lake.IngestUnusable(
+                f"{table} has a % in its path, which delta-rs takes for something else: name another"
+            )
         self.folder = table
-        self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: str(decoding)})}
+        self._kept = {lake.PROPERTY: "1", **({} if decoding is None else {lake.DECODING: str(decoding)})}
         self._table = self._open(columns)
         self._check(columns)
         self._look()
@@ -90,7 +78,7 @@ class Delta:
     def _open(self, columns: pa.Schema) -> DeltaTable:
         try:
             if not DeltaTable.is_deltatable(uri_of(self.folder)):
-                check_empty(self.folder)
+                lake.check_empty(self.folder)
                 with contextlib.suppress(DeltaError):  # another ingest may be faster; otherwise opening fails
                     DeltaTable.create(
                         uri_of(self.folder),
@@ -102,24 +90,26 @@ class Delta:
                     _sync(self.folder, -1, 0)
             return _opened(self.folder)
         except (DeltaError, OSError, ValueError) as error:
-            raise IngestError(f"cannot open or make the table {self.folder}: {first_line(error)}") from None
+            raise lake.IngestError(f"cannot open or make the table {self.folder}: {lake.first_line(error)}") from None
 
     def _check(self, columns: pa.Schema) -> None:
         """Refuse a table that does not fit the columns. Raises IngestError, IngestUnusable."""
         told = self._table.metadata().configuration
         if UNHEEDED in told:
-            raise IngestUnusable(
+            raise lake.IngestUnusable(
                 f"the table {self.folder} has {UNHEEDED}, which an ingest does not heed: begin a new table"
             )
-        if PROPERTY not in told and self._table.file_uris():
-            raise IngestUnusable(foreign(self.folder, f"ALTER TABLE ... SET TBLPROPERTIES ('{PROPERTY}' = '1')"))
+        if lake.PROPERTY not in told and self._table.file_uris():
+            raise lake.IngestUnusable(
+                lake.foreign(self.folder, f"ALTER TABLE ... SET TBLPROPERTIES ('{lake.PROPERTY}' = '1')")
+            )
         there = {column.name: column for column in self._table.schema().fields}
         ours = {column.name: column for column in Schema.from_arrow(columns).fields}
         types = {name: (ours[name].type, there[name].type) for name in ours if name in there}
-        unfit = unfit_columns(there, ours, types)
+        unfit = lake.unfit_columns(there, ours, types)
         divided = self._table.metadata().partition_columns
         unfit += [f"{name}, by which the table is divided" for name in divided if name not in ours]
-        check_columns(self.folder, [*there], [*ours], unfit)
+        lake.check_columns(self.folder, [*there], [*ours], unfit)
         version = self._table.version()
         self._kept[SKIPPING] = ",".join(name for name in STATISTICS if name in there)
         try:
@@ -127,7 +117,7 @@ class Delta:
                 self._table.alter.set_table_properties(self._kept, raise_if_not_exists=False)
             _sync(self.folder, version, self._table.version())
         except (DeltaError, OSError) as error:
-            raise IngestError(f"cannot change properties of {self.folder}: {first_line(error)}") from None
+            raise lake.IngestError(f"cannot change properties of {self.folder}: {lake.first_line(error)}") from None
 
     def _look(self) -> None:
         """Read serials and folders from the table. Raises IngestError."""
@@ -139,13 +129,13 @@ class Delta:
         try:
             self._table.update_incremental()
         except (DeltaError, OSError) as error:
-            raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
+            raise lake.IngestError(f"cannot read the table {self.folder}: {lake.first_line(error)}") from None
         if self._table.version() != self._seen:
             self._look()
 
     def check_there(self) -> None:
         """See lake.Lake."""
-        check_there(self.folder, "_delta_log")
+        lake.check_there(self.folder, "_delta_log")
 
     def find(self, where: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """See lake.Lake."""
@@ -154,20 +144,20 @@ class Delta:
             found = QueryBuilder().register("messages", self._table).execute(query)
             yield from pa.RecordBatchReader.from_stream(found)
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
+            raise lake.IngestError(f"cannot read the table {self.folder}: {lake.first_line(error)}") from None
 
     def commit(self, rows: pa.Table, reached: Mapping[Place, int], new: set[str]) -> bool:
         """See lake.Lake."""
         before = {place: self.serials.get(place) for place in reached}
         told = {f"{APPLICATION}/{folder}": 1 for folder in sorted(new)}
         told |= {f"{APPLICATION}/{place.folder}/{place.queue}": serial for place, serial in reached.items()}
-        for attempt in range(ATTEMPTS):
+        for attempt in range(lake.ATTEMPTS):
             version = self._table.version()
             transactions = [Transaction(*one) for one in told.items()]
             try:
                 write_deltalake(
                     self._table,
-                    fitted(rows, pa.schema(self._table.schema().to_arrow())),
+                    lake.fitted(rows, pa.schema(self._table.schema().to_arrow())),
                     mode="append",
                     writer_properties=WRITER,
                     commit_properties=CommitProperties({HEEDED: str(self._seen)}, app_transactions=transactions),
@@ -177,8 +167,10 @@ class Delta:
                 self._look()  # others may have committed, or even deleted the log up to this version
                 if new & self.known or before != {place: self.serials.get(place) for place in reached}:
                     return False
-                if attempt == ATTEMPTS - 1 or (attempt and not isinstance(error, CommitFailedError)):
-                    raise IngestError(f"cannot commit to the table {self.folder}: {first_line(error)}") from None
+                if attempt == lake.ATTEMPTS - 1 or (attempt and not isinstance(error, CommitFailedError)):
+                    raise lake.IngestError(
+                        f"cannot commit to the table {self.folder}: {lake.first_line(error)}"
+                    ) from None
             else:
                 break
         _sync(self.folder, version, self._table.version())
@@ -198,9 +190,9 @@ def uri_of(table: str) -> str:
         try:
             RemotePath(path_of(table).parts[0]).stat()
         except NotLocal as error:
-            raise IngestUnusable(str(error)) from None
+            raise lake.IngestUnusable(str(error)) from None
         except FileNotFoundError as error:
-            raise IngestUnusable(f"cannot use {table}: {error.strerror}") from None
+            raise lake.IngestUnusable(f"cannot use {table}: {error.strerror}") from None
         except OSError:
             pass  # a key without this right may suffice for the rest
     return table if scheme_of(table) else Path(table).absolute().as_uri()
@@ -253,7 +245,7 @@ def _opened(folder: str) -> DeltaTable:
         damaged = _damaged(system, log)
         if not damaged:
             raise
-        first = first_line(error)
+        first = lake.first_line(error)
     for name in damaged:
         system.move(f"{log}/{name}", f"{log}/.{name}.damaged")
     try:
@@ -263,7 +255,7 @@ def _opened(folder: str) -> DeltaTable:
             system.move(f"{log}/.{name}.damaged", f"{log}/{name}")
         if damaged == [_HINT]:
             raise
-        raise IngestUnusable(
+        raise lake.IngestUnusable(
             f"the table {folder} cannot be opened: {first}. In its _delta_log {damaged[0]} is damaged, and commits "
             "before it are gone: bring them back from a copy, or begin a new table"
         ) from None
@@ -288,8 +280,8 @@ def open_table(table: str) -> DeltaTable:
         if DeltaTable.is_deltatable(uri_of(table)):
             return _opened(table)
     except (DeltaError, OSError) as error:
-        raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
-    raise IngestUnusable(f"there is no table of Delta Lake in {table}")
+        raise lake.IngestError(f"cannot open the table {table}: {lake.first_line(error)}") from None
+    raise lake.IngestUnusable(f"there is no table of Delta Lake in {table}")
 
 
 def properties_of(table: str) -> Mapping[str, str]:
@@ -297,7 +289,7 @@ def properties_of(table: str) -> Mapping[str, str]:
     try:
         return _opened(table).metadata().configuration if DeltaTable.is_deltatable(uri_of(table)) else {}
     except (DeltaError, OSError) as error:
-        raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
+        raise lake.IngestError(f"cannot open the table {table}: {lake.first_line(error)}") from None
 
 
 def read_serials(table: str) -> dict[Place, int]:
@@ -331,7 +323,7 @@ def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
         if told:
             _check_restores(table, system, log, opened.version())
     except (DeltaError, OSError, pa.ArrowException) as error:
-        raise IngestError(f"cannot read the log of the table {table}: {first_line(error)}") from None
+        raise lake.IngestError(f"cannot read the log of the table {table}: {lake.first_line(error)}") from None
     serials, known = {}, set()
     for name, version in told.items():
         folder, _, queue = name.removeprefix(f"{APPLICATION}/").partition("/")
@@ -364,7 +356,7 @@ def _check_restores(table: str, system: fs.FileSystem, log: str, until: int) -> 
         except FileNotFoundError:
             return
         if about.get("operation") == "RESTORE":
-            raise IngestUnusable(
+            raise lake.IngestUnusable(
                 f"the table {table} was restored to an older version, and does not tell any more which messages are in "
                 "it: begin a new table"
             )

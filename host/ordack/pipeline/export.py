@@ -32,19 +32,8 @@ from ordack.broker.message import Commit, Order, Wanted
 from ordack.client import Client, Queue
 from ordack.config.names import counted, legible
 from ordack.config.paths import AnyPath, NotLocal, RemotePath, path_of, sync
+from ordack.pipeline import segments
 from ordack.pipeline.columns import Columns, parquet
-from ordack.pipeline.segments import (
-    MARKER,
-    SCHEMA,
-    FolderError,
-    Marker,
-    file_name,
-    hidden,
-    marker_content,
-    names,
-    parse_name,
-    read_marker,
-)
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import NotTaken, StoredMessage
 from ordack.store.queues import Export
@@ -100,16 +89,16 @@ class Folder:
         try:
             yield
         except OSError as error:
-            raise FolderError(f"cannot {what} {self.name}: {error.strerror or error}") from None
+            raise segments.FolderError(f"cannot {what} {self.name}: {error.strerror or error}") from None
 
     def _file(self, name: str) -> AnyPath:
         """Return the path without cached listing data."""
         return RemotePath(self.path, name) if isinstance(self.path, RemotePath) else self.path / name
 
-    def check_in_place(self, marker: Marker) -> None:
+    def check_in_place(self, marker: segments.Marker) -> None:
         """Raise FolderError if the folder has lost its name, because readers would not find a new segment."""
-        if read_marker(self.path) != marker:
-            raise FolderError(
+        if segments.read_marker(self.path) != marker:
+            raise segments.FolderError(
                 f"{self.name} was moved, deleted or replaced while it was exported to. Nothing more was "
                 "taken from the queues; begin again with the folder where it is now"
             )
@@ -118,25 +107,25 @@ class Folder:
         """Write the marker unless another export was faster."""
         if isinstance(self.path, RemotePath):  # a server has no lock: the last marker wins
             with self._errors("write to the folder"):
-                self._file(MARKER).write_bytes(content)
+                self._file(segments.MARKER).write_bytes(content)
             time.sleep(CLAIM_S)
             return
-        new = self.path / hidden(f"{MARKER}.{secrets.token_hex(8)}")
+        new = self.path / segments.hidden(f"{segments.MARKER}.{secrets.token_hex(8)}")
         self.write(new.name, content)
         with self._errors("write to the folder"):
             try:
-                os.link(new, self.path / MARKER)
+                os.link(new, self.path / segments.MARKER)
                 new.unlink()
             except FileExistsError:
                 new.unlink()
             except OSError:  # a file system without links
-                new.rename(self.path / MARKER)
+                new.rename(self.path / segments.MARKER)
         self.sync()
 
     def names(self) -> list[str]:
         """Return all names, including hidden files."""
         with self._errors("read the folder"):
-            return names(self.path) if self.path.exists() else []
+            return segments.names(self.path) if self.path.exists() else []
 
     def write(self, name: str, content: pa.Buffer | bytes) -> None:
         """Write a file durably, replacing an older one."""
@@ -231,9 +220,9 @@ class Exporter:
                 if not path.exists():
                     self._check_replacement(legible(str(path)))
             except NotLocal as error:
-                raise FolderError(str(error)) from None
+                raise segments.FolderError(str(error)) from None
             except OSError as error:
-                raise FolderError(f"cannot open the folder {error.filename}: {error.strerror}") from None
+                raise segments.FolderError(f"cannot open the folder {error.filename}: {error.strerror}") from None
             self._folder = Folder(path)
             self._guid = guids.guid_text(self._store.guid)
             self._marker = self._claim()
@@ -259,9 +248,9 @@ class Exporter:
 
     # ---- state of earlier exports
 
-    def _claim(self) -> Marker:
+    def _claim(self) -> segments.Marker:
         """Read the folder's marker. Write one if the folder has no segments."""
-        marker = read_marker(self._folder.path) or self._mark()
+        marker = segments.read_marker(self._folder.path) or self._mark()
         self._marker = marker
         if all(export.folder != marker.folder for export in self._store.exports.all()):
             self._check_owner("is another one: export to another folder")
@@ -270,34 +259,36 @@ class Exporter:
     def _check_replacement(self, name: str) -> None:
         """Raise FolderError if a folder of this name would replace a missing one."""
         if not self._anew and any(export.path == name for export in self._store.exports.all()):
-            raise FolderError(
+            raise segments.FolderError(
                 f"this store has exported to {name} before, and that folder is not there any more: is it "
                 "not mounted, or was it moved? If another is to take its place, say --anew"
             )
 
-    def _mark(self) -> Marker:
+    def _mark(self) -> segments.Marker:
         names = self._folder.names()
-        if any(map(parse_name, names)):
-            raise FolderError(
-                f"{self._folder.name} holds segments, but no {MARKER} that says whose they are: export "
+        if any(map(segments.parse_name, names)):
+            raise segments.FolderError(
+                f"{self._folder.name} holds segments, but no {segments.MARKER} that says whose they are: export "
                 "to another folder"
             )
         self._check_replacement(self._folder.name)
-        foreign = min((name for name in names if name != LOST and not name.startswith(f".{MARKER}.")), default=None)
+        foreign = min(
+            (name for name in names if name != LOST and not name.startswith(f".{segments.MARKER}.")), default=None
+        )
         if foreign is not None:
-            raise FolderError(
-                f"{self._folder.name} holds other files, such as {legible(foreign)}, and no {MARKER} of "
+            raise segments.FolderError(
+                f"{self._folder.name} holds other files, such as {legible(foreign)}, and no {segments.MARKER} of "
                 "an export: name a new or empty folder"
             )
-        self._folder.claim(marker_content(Marker(self._guid, secrets.token_hex(8))))
-        marker = read_marker(self._folder.path)  # another export may have been faster
+        self._folder.claim(segments.marker_content(segments.Marker(self._guid, secrets.token_hex(8))))
+        marker = segments.read_marker(self._folder.path)  # another export may have been faster
         if marker is None:
-            raise FolderError(f"cannot make {MARKER} in the folder {self._folder.name}")
+            raise segments.FolderError(f"cannot make {segments.MARKER} in the folder {self._folder.name}")
         return marker
 
     def _check_owner(self, instead: str) -> None:
         if self._marker.queue_manager != self._guid:
-            raise FolderError(
+            raise segments.FolderError(
                 f"{self._folder.name} holds segments of the queue manager {self._marker.queue_manager}; "
                 f"this one, {self._guid}, {instead}"
             )
@@ -320,7 +311,7 @@ class Exporter:
 
     def _finish(self, export: Export) -> Export:
         """Make a pending segment visible. Return its new record."""
-        name = hidden(export.name)
+        name = segments.hidden(export.name)
         if not export.pending:
             pass
         elif self._folder.size(export.name) is not None:
@@ -334,7 +325,7 @@ class Exporter:
                 problem = f"the file {name} in {self._folder.name} is damaged"
             if problem:
                 self._give_up(export, problem)
-                self._folder.write(name, parquet(SCHEMA.empty_table()))  # readers expect this serial
+                self._folder.write(name, parquet(segments.SCHEMA.empty_table()))  # readers expect this serial
             self._folder.rename(name, export.name)
             if not problem:
                 self._recovered.append(_exported(export, True))
@@ -347,13 +338,13 @@ class Exporter:
 
     def _give_up(self, export: Export, problem: str) -> None:
         """Give up a recorded segment if the operator allows it."""
-        _, _, first, last = parse_name(export.name) or ("", 0, 0, 0)
+        _, _, first, last = segments.parse_name(export.name) or ("", 0, 0, 0)
         text = (
             f"{counted(export.messages, 'message')} of the queue {export.queue}, lookup ids {first} to {last}: in "
             f"the segment {export.name}, which has not become visible: {problem}"
         )
         if not self._anew:
-            raise FolderError(
+            raise segments.FolderError(
                 f"{text}. Bring it back, or export to the folder where it is now; if it is lost for good, say --anew"
             )
         self._tell(f"given up: {text}")
@@ -363,14 +354,14 @@ class Exporter:
         last = self._last[queue.identifier]
         serials = [last.serial]
         for name in self._folder.names():
-            inner = parse_name(name[1:-4]) if name.startswith(".") and name.endswith(".new") else None
+            inner = segments.parse_name(name[1:-4]) if name.startswith(".") and name.endswith(".new") else None
             if inner and inner[0].lower() == queue.name.lower():
                 self._folder.remove(name)
-            visible = parse_name(name)
+            visible = segments.parse_name(name)
             if visible and visible[0].lower() == queue.name.lower():
                 serials.append(visible[1])
         if max(serials) != last.serial:
-            raise FolderError(
+            raise segments.FolderError(
                 f"{self._folder.name} has segment {max(serials)} of the queue {queue.name}, and this store knows of "
                 f"{last.serial or 'none'}: the store was restored from a backup, or is a copy. Export to a new folder; "
                 "messages exported since the backup are in both, and an ingest of both puts them into a table once"
@@ -450,7 +441,7 @@ class Exporter:
                 return None
             messages.sort(key=lambda message: message.lookup_id)
             last = self._last[queue.identifier]
-            name = file_name(last.queue, last.serial + 1, messages[0].lookup_id, messages[-1].lookup_id)
+            name = segments.file_name(last.queue, last.serial + 1, messages[0].lookup_id, messages[-1].lookup_id)
             content = parquet(self._columns.table(last.queue, messages))
             export = last._replace(
                 serial=last.serial + 1, name=name, messages=len(messages), size=len(content), pending=PENDING
@@ -459,7 +450,7 @@ class Exporter:
             self._client.access.put_back(keys)
             raise
         try:
-            self._folder.write(hidden(name), content)
+            self._folder.write(segments.hidden(name), content)
             self._folder.check_in_place(self._marker)
             began = time.monotonic()
             self._client.access.commit(Commit(tuple(keys), order=Order("add_export", tuple(export))))
@@ -467,21 +458,21 @@ class Exporter:
             self._affordable = max(int(pace * LOCKED_S), LEAST_ROWS)
         except StoreUnknown as error:
             raise self._unknown(export, error.reason) from None
-        except (FolderError, StoreError):  # after other errors, the next export cleans up
+        except (segments.FolderError, StoreError):  # after other errors, the next export cleans up
             self._client.access.put_back(keys)
             if export not in self._store.exports.all(export.queue):
-                with contextlib.suppress(FolderError):
-                    self._folder.remove(hidden(name))
+                with contextlib.suppress(segments.FolderError):
+                    self._folder.remove(segments.hidden(name))
             raise
         except BaseException:
             self._client.access.put_back(keys)
             raise
         try:
-            self._folder.rename(hidden(name), name)
-        except FolderError as error:
+            self._folder.rename(segments.hidden(name), name)
+        except segments.FolderError as error:
             count = counted(export.messages, "message")
-            raise FolderError(
-                f"{error}. {count} of the queue {export.queue}: in {hidden(name)} there, no longer in "
+            raise segments.FolderError(
+                f"{error}. {count} of the queue {export.queue}: in {segments.hidden(name)} there, no longer in "
                 "the queue: the next export to this folder makes them visible"
             ) from None
         self._last[queue.identifier] = export
@@ -512,5 +503,5 @@ class Exporter:
 
 
 def _exported(export: Export, recovered: bool) -> Exported:
-    _, _, first, last = parse_name(export.name) or ("", 0, 0, 0)
+    _, _, first, last = segments.parse_name(export.name) or ("", 0, 0, 0)
     return Exported(export.queue, export.serial, export.name, export.messages, export.size, first, last, recovered)

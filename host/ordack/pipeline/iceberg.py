@@ -16,46 +16,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
+from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
-    NamespaceAlreadyExistsError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    RESTError,
-    TableAlreadyExistsError,
-    ValidationError,
-)
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId
 from sqlalchemy.exc import SQLAlchemyError
 
+from ordack.pipeline import lake
 from ordack.pipeline.folders import Place
-from ordack.pipeline.lake import (
-    ATTEMPTS,
-    CATALOG,
-    DECODING,
-    PROPERTY,
-    Decoding,
-    IngestError,
-    IngestUnusable,
-    check_columns,
-    check_empty,
-    check_there,
-    first_line,
-    fitted,
-    foreign,
-    unfit_columns,
-)
 
 SERIAL, FOLDER, SEQUENCE = "ordack.serial.", "ordack.folder.", "ordack.sequence"
 RETRIES = "commit.retry.num-retries"
 NAMESPACE = "ordack"
 logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # pyiceberg warns of each column without statistics
-PROBLEMS = (CommitStateUnknownException, NoSuchNamespaceError, RESTError, SQLAlchemyError, ValidationError, OSError,
-            ValueError)  # fmt: skip
+PROBLEMS = (
+    exceptions.CommitStateUnknownException, exceptions.NoSuchNamespaceError, exceptions.RESTError,
+    exceptions.ValidationError, SQLAlchemyError, OSError, ValueError,
+)  # fmt: skip
 
 _NAME = re.compile(r"[\w-]+(\.[\w-]+){2,}")
 
@@ -70,41 +48,45 @@ class Iceberg:
     PYICEBERG_CATALOG__... variables define, or a folder with its own catalog file. columns, decoding: see delta.Delta.
     Raises IngestError, IngestUnusable."""
 
-    def __init__(self, table: str, columns: pa.Schema, decoding: Decoding | None = None) -> None:
+    def __init__(self, table: str, columns: pa.Schema, decoding: lake.Decoding | None = None) -> None:
         self.folder = table
-        self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: str(decoding)})}
+        self._kept = {lake.PROPERTY: "1", **({} if decoding is None else {lake.DECODING: str(decoding)})}
         try:
             catalog, self._name = _catalog(table)
             self._table = self._open(catalog, columns)
             self._check(columns)
             self.catch_up()
-        except (*PROBLEMS, CommitFailedException) as error:
-            raise IngestError(f"cannot open or make the table {table}: {first_line(error)}") from None
+        except (*PROBLEMS, exceptions.CommitFailedException) as error:
+            raise lake.IngestError(f"cannot open or make the table {table}: {lake.first_line(error)}") from None
 
     @property
     def names(self) -> list[str]:
         return list(self._table.schema().as_arrow().names)
 
     def _open(self, catalog: Catalog, columns: pa.Schema) -> Table:
-        with contextlib.suppress(NoSuchTableError, NoSuchNamespaceError):
+        with contextlib.suppress(exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError):
             return _load(catalog, self._name, self.folder)
-        with contextlib.suppress(NamespaceAlreadyExistsError, SQLAlchemyError):  # another ingest makes it, too
+        with contextlib.suppress(
+            exceptions.NamespaceAlreadyExistsError, SQLAlchemyError
+        ):  # another ingest makes it, too
             catalog.create_namespace_if_not_exists(self._name[:-1])
         location = None if is_name(self.folder) else f"file://{self.folder}"
         schema = pa.schema([column.with_nullable(True) for column in columns])
-        with contextlib.suppress(TableAlreadyExistsError, CommitFailedException):  # another ingest was faster
+        with contextlib.suppress(
+            exceptions.TableAlreadyExistsError, exceptions.CommitFailedException
+        ):  # another ingest was faster
             catalog.create_table(self._name, schema, location, properties=self._kept)
         return catalog.load_table(self._name)
 
     def _check(self, columns: pa.Schema) -> None:
         """Refuse a table that does not fit the columns. Raises IngestUnusable."""
-        if PROPERTY not in self._table.properties and self._table.current_snapshot() is not None:
-            raise IngestUnusable(foreign(self.folder, f"set its property {PROPERTY} to 1"))
+        if lake.PROPERTY not in self._table.properties and self._table.current_snapshot() is not None:
+            raise lake.IngestUnusable(lake.foreign(self.folder, f"set its property {lake.PROPERTY} to 1"))
         there = {column.name: column for column in self._table.schema().as_arrow()}
         ours = {column.name: column for column in columns}
         types = {name: (_comparable(ours[name].type), _comparable(there[name].type)) for name in ours if name in there}
-        unfit = unfit_columns(there, ours, types)
-        check_columns(self.folder, [*there], [*ours], unfit)
+        unfit = lake.unfit_columns(there, ours, types)
+        lake.check_columns(self.folder, [*there], [*ours], unfit)
         if any(self._table.properties.get(name) != value for name, value in self._kept.items()):
             with self._table.transaction() as transaction:
                 transaction.set_properties(self._kept)
@@ -114,39 +96,41 @@ class Iceberg:
         try:
             self._table.refresh()
         except PROBLEMS as error:
-            raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
+            raise lake.IngestError(f"cannot read the table {self.folder}: {lake.first_line(error)}") from None
         self.serials, self.known = serials_in(self._table)
 
     def check_there(self) -> None:
         """See lake.Lake."""
         if not is_name(self.folder):
-            check_there(self.folder, CATALOG)
+            lake.check_there(self.folder, lake.CATALOG)
 
     def find(self, where: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """See lake.Lake."""
         try:
             yield from self._table.scan(where, tuple(columns)).to_arrow_batch_reader()
         except (*PROBLEMS, pa.ArrowException) as error:
-            raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
+            raise lake.IngestError(f"cannot read the table {self.folder}: {lake.first_line(error)}") from None
 
     def commit(self, rows: pa.Table, reached: Mapping[Place, int], new: set[str]) -> bool:
         """See lake.Lake."""
         before = {place: self.serials.get(place) for place in reached}
-        for attempt in range(ATTEMPTS):
+        for attempt in range(lake.ATTEMPTS):
             try:
                 transaction = once(self._table)
-                transaction.append(fitted(rows, self._table.schema().as_arrow()))
+                transaction.append(lake.fitted(rows, self._table.schema().as_arrow()))
                 self._tell(transaction, reached, new)
                 transaction.commit_transaction()
                 break
-            except CommitFailedException as error:
+            except exceptions.CommitFailedException as error:
                 self.catch_up()
                 if new & self.known or before != {place: self.serials.get(place) for place in reached}:
                     return False
-                if attempt == ATTEMPTS - 1:
-                    raise IngestError(f"cannot commit to the table {self.folder}: {first_line(error)}") from None
+                if attempt == lake.ATTEMPTS - 1:
+                    raise lake.IngestError(
+                        f"cannot commit to the table {self.folder}: {lake.first_line(error)}"
+                    ) from None
             except PROBLEMS as error:
-                raise IngestError(f"cannot commit to the table {self.folder}: {first_line(error)}") from None
+                raise lake.IngestError(f"cannot commit to the table {self.folder}: {lake.first_line(error)}") from None
         self.serials.update(reached)
         self.known |= new
         return True
@@ -161,14 +145,14 @@ class Iceberg:
 
 def properties_of(table: str) -> Mapping[str, str]:
     """Return a table's properties; {} if there is no table. Raises IngestError, IngestUnusable."""
-    if not is_name(table) and not Path(table, CATALOG).exists():
+    if not is_name(table) and not Path(table, lake.CATALOG).exists():
         return {}
     try:
         return _load(*_catalog(table), table).properties
-    except (NoSuchTableError, NoSuchNamespaceError):
+    except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError):
         return {}
     except PROBLEMS as error:
-        raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
+        raise lake.IngestError(f"cannot open the table {table}: {lake.first_line(error)}") from None
 
 
 def once(table: Table) -> Transaction:
@@ -202,7 +186,7 @@ def _check_rollback(table: Table) -> None:
     while found is not None and (found.sequence_number or 0) > ingested:
         found = None if found.parent_snapshot_id is None else table.snapshot_by_id(found.parent_snapshot_id)
     if current is not None and found is not None and (found.sequence_number or 0) < ingested:
-        raise IngestUnusable(
+        raise lake.IngestUnusable(
             f"the table {'.'.join(table.name())} was rolled back, and does not tell any more which messages are in it: "
             "begin a new table. To go on without the messages that it has lost, set its property "
             f"{SEQUENCE} to {current.sequence_number}"
@@ -213,8 +197,8 @@ def read_table(table: str) -> Table:
     """Open an existing table. Raises IngestError, IngestUnusable."""
     try:
         return _load(*_catalog(table), table)
-    except (*PROBLEMS, NoSuchTableError) as error:
-        raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
+    except (*PROBLEMS, exceptions.NoSuchTableError) as error:
+        raise lake.IngestError(f"cannot open the table {table}: {lake.first_line(error)}") from None
 
 
 def _load(catalog: Catalog, name: tuple[str, ...], table: str) -> Table:
@@ -228,8 +212,8 @@ def _load(catalog: Catalog, name: tuple[str, ...], table: str) -> Table:
             return opened
         lacking = "it was made in another folder"
     except FileNotFoundError as error:
-        lacking = f"it was made in another folder, or a part is gone: {first_line(error)}"
-    raise IngestUnusable(
+        lacking = f"it was made in another folder, or a part is gone: {lake.first_line(error)}"
+    raise lake.IngestUnusable(
         f"the table {table} cannot be read there: {lacking}. Files of Iceberg name each other by their whole paths: "
         "move it back to where it was made, or begin a new table"
     )
@@ -242,19 +226,19 @@ def _catalog(table: str) -> tuple[Catalog, tuple[str, ...]]:
         try:
             return load_catalog(catalog), tuple(name)
         except ValueError as error:
-            raise IngestUnusable(
-                f"pyiceberg knows no catalog {catalog}: {first_line(error)}. Describe it in ~/.pyiceberg.yaml or by "
-                f"PYICEBERG_CATALOG__{catalog.upper()}__URI, or name a folder"
+            raise lake.IngestUnusable(
+                f"pyiceberg knows no catalog {catalog}: {lake.first_line(error)}. Describe it in ~/.pyiceberg.yaml or "
+                f"by PYICEBERG_CATALOG__{catalog.upper()}__URI, or name a folder"
             ) from None
     if set("%?#") & set(table) or not table.startswith("/"):
-        raise IngestUnusable(
+        raise lake.IngestUnusable(
             f"{table} is neither CATALOG.NAMESPACE.TABLE nor a folder of this machine without %, ? and # in its path"
         )
     folder = Path(table)
-    if not (folder / CATALOG).exists():
-        check_empty(table)
+    if not (folder / lake.CATALOG).exists():
+        lake.check_empty(table)
         folder.mkdir(parents=True, exist_ok=True)
-    settings = {"uri": f"sqlite:///{folder / CATALOG}", "warehouse": f"file://{folder.parent}"}
+    settings = {"uri": f"sqlite:///{folder / lake.CATALOG}", "warehouse": f"file://{folder.parent}"}
     with contextlib.suppress(SQLAlchemyError):
         return SqlCatalog(NAMESPACE, **settings), (NAMESPACE, folder.name)
     return SqlCatalog(NAMESPACE, **settings), (NAMESPACE, folder.name)  # another ingest was making it

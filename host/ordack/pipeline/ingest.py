@@ -25,35 +25,13 @@ from pyspark.sql.types import StructField, StructType
 
 from ordack.config.names import counted
 from ordack.config.paths import path_of
-from ordack.pipeline import segments
+from ordack.pipeline import lake, segments
 from ordack.pipeline.bodies import JSON, SchemaError
 from ordack.pipeline.folders import Folders, FoundSegment, Place, Serials, in_turn, missing
-from ordack.pipeline.lake import (
-    DECODING,
-    DELTA,
-    ICEBERG,
-    MALFORMED,
-    Decoding,
-    IngestError,
-    IngestMissing,
-    IngestUnusable,
-    Lake,
-    check_empty,
-    check_format,
-    format_of,
-    local_table,
-)
-from ordack.pipeline.segments import (
-    MESSAGE_KEY,
-    QUEUE_MANAGER,
-    FolderError,
-    FolderMissing,
-    OptionError,
-    read_segment,
-)
+from ordack.pipeline.segments import MESSAGE_KEY, QUEUE_MANAGER, FolderError, FolderMissing, OptionError, read_segment
 from ordack.pipeline.spark import task_count, words
 
-FORMATS = (DELTA, ICEBERG)
+FORMATS = (lake.DELTA, lake.ICEBERG)
 # A micro-batch bounds the work repeated after a kill, the age of progress reports and the driver's memory.
 SEGMENTS_MAX, BYTES_MAX = 256, 32 << 20
 INTERVAL_S = 1.0
@@ -64,7 +42,7 @@ GOES_ON = "what is in the table is whole, and the next ingest goes on"
 ID = "lookup_id"
 NEEDED = (QUEUE_MANAGER, "queue", ID, MESSAGE_KEY)  # table columns needed to find messages
 
-Read = Callable[[Decoding, Sequence[str]], pa.Table]  # reads the rows of segments, in order
+Read = Callable[[lake.Decoding, Sequence[str]], pa.Table]  # reads the rows of segments, in order
 
 
 # ---- reports
@@ -149,7 +127,7 @@ class Summary(Progress):
         if self.batches:
             text += f" of {counted(self.segments, 'segment')}, in {counted(self.batches, 'batch')}"
         if self.malformed:
-            text += f"; {self.malformed} with a body that does not fit the schema, the column {MALFORMED} says why"
+            text += f"; {self.malformed} with a body that does not fit the schema, the column {lake.MALFORMED} says why"
         for name, latency in (("arrival in the queue", self.arrived_to_table), ("sending", self.sent_to_table)):
             if figures := latency.figures():
                 text += f"\nfrom {name} to the table: " + ", ".join(
@@ -182,29 +160,29 @@ class Job:
     segments_max: int = SEGMENTS_MAX
 
     def __post_init__(self) -> None:
-        check_format(self.bodies)
+        lake.check_format(self.bodies)
         self.folders = Folders(self.named, self.queue)
         if self.table_format not in (None, *FORMATS):
             raise OptionError(f"no table has the format {self.table_format!r}; there are {', '.join(FORMATS)}")
-        if self.table_format == ICEBERG:
+        if self.table_format == lake.ICEBERG:
             from ordack.pipeline.iceberg import is_name
 
             if is_name(self.table):
                 return
-        local = local_table(self.table)
+        local = lake.local_table(self.table)
         if local is not None:
             self.table = str(local.absolute())
             if local.is_file():
-                raise IngestUnusable(f"{self.table} is no folder: name a new one")
-        there = format_of(self.table)
+                raise lake.IngestUnusable(f"{self.table} is no folder: name a new one")
+        there = lake.format_of(self.table)
         if there is not None and self.table_format not in (None, there):
-            raise IngestUnusable(
+            raise lake.IngestUnusable(
                 f"{self.table} is a table of the format {there}, and goes on as that: leave --format out, or name a "
                 f"new folder for {self.table_format}"
             )
-        self.table_format = self.table_format or there or DELTA
+        self.table_format = self.table_format or there or lake.DELTA
         if local is not None and there is None:
-            check_empty(self.table)
+            lake.check_empty(self.table)
 
     def given(self) -> list[StructField]:
         """Return the columns of --schema. Raises SchemaError."""
@@ -217,9 +195,9 @@ class Job:
         assert isinstance(decoded, StructType)
         return decoded.fields
 
-    def open(self) -> tuple[Lake, Decoding]:
+    def open(self) -> tuple[lake.Lake, lake.Decoding]:
         """Open the table and its decoding. Raises IngestError, IngestUnusable, OptionError, SchemaError."""
-        if self.table_format == ICEBERG:
+        if self.table_format == lake.ICEBERG:
             from ordack.pipeline import iceberg
 
             properties, kind = iceberg.properties_of(self.table), iceberg.Iceberg
@@ -227,19 +205,19 @@ class Job:
             from ordack.pipeline import delta
 
             properties, kind = delta.properties_of(self.table), delta.Delta  # type: ignore[assignment]
-        given, kept = self.given(), properties.get(DECODING)
+        given, kept = self.given(), properties.get(lake.DECODING)
         if kept is None:
-            decoding = Decoding(given, self.bodies or JSON, self.prefix or "")
+            decoding = lake.Decoding(given, self.bodies or JSON, self.prefix or "")
         else:
-            decoding = Decoding.of(kept, self.table).checked(self.table, given, self.prefix)
-        lake = kind(self.table, decoding.schema, decoding if decoding.fields else None)
-        return lake, decoding._replace(body_format=self.bodies or decoding.body_format)
+            decoding = lake.Decoding.of(kept, self.table).checked(self.table, given, self.prefix)
+        table = kind(self.table, decoding.schema, decoding if decoding.fields else None)
+        return table, decoding._replace(body_format=self.bodies or decoding.body_format)
 
 
 # ---- loading
 
 
-def rows_of(decoding: Decoding, paths: Sequence[str]) -> Iterator[pa.Table]:
+def rows_of(decoding: lake.Decoding, paths: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of each segment. Raises FolderError."""
     bodies = decoding.bodies()
     for path in map(path_of, paths):
@@ -274,7 +252,7 @@ def ingest(
     return load.run(continuous, interval, stop)
 
 
-def _read_in_tasks(spark: SparkSession, decoding: Decoding, paths: Sequence[str]) -> pa.Table:
+def _read_in_tasks(spark: SparkSession, decoding: lake.Decoding, paths: Sequence[str]) -> pa.Table:
     """Read rows in Spark tasks, in Arrow's format because Spark's types differ. Raises IngestError."""
     count = task_count(spark, len(paths))
     shares = [paths[len(paths) * at // count : len(paths) * (at + 1) // count] for at in range(count)]
@@ -292,10 +270,16 @@ def _read_in_tasks(spark: SparkSession, decoding: Decoding, paths: Sequence[str]
         found = spark.range(0, count, 1, count).mapInArrow(task, "rows binary").collect()
     except PySparkException as error:
         names = {kind.__name__ for kind in (FolderMissing, FolderError) if f"{kind.__name__}: " in str(error)}
-        kind = IngestMissing if FolderMissing.__name__ in names else IngestUnusable if names else IngestError
+        kind = (
+            lake.IngestMissing
+            if FolderMissing.__name__ in names
+            else lake.IngestUnusable
+            if names
+            else lake.IngestError
+        )
         raise kind(words(error)) from None
     except (Py4JError, OSError):
-        raise IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
+        raise lake.IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
     return pa.concat_tables(pa.ipc.open_stream(bytes(row[0])).read_all() for row in found)
 
 
@@ -303,9 +287,9 @@ def _check_alive(spark: SparkSession) -> None:
     """Raise IngestError if Spark has ended: a waiting ingest has no other contact with it."""
     try:
         if spark.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - pyspark itself does not ask
-            raise IngestError(f"Spark has stopped; {GOES_ON}")
+            raise lake.IngestError(f"Spark has stopped; {GOES_ON}")
     except (Py4JError, OSError):
-        raise IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
+        raise lake.IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
 
 
 class Load:
@@ -349,7 +333,7 @@ class Load:
         """Call `batch`, but wait for a missing folder: its file system or server may return."""
         try:
             behind = self.batch(None)
-        except (FolderMissing, IngestMissing) as error:
+        except (FolderMissing, lake.IngestMissing) as error:
             if str(error) != self._missing:
                 self._missing = str(error)
                 self.warn(f"{error}. Until it is there again, nothing is loaded")
@@ -396,7 +380,7 @@ class Load:
         return behind
 
     def _tell(self, taken: Sequence[FoundSegment], rows: pa.Table, behind: int, begun: float) -> None:
-        malformed = len(rows) - rows[MALFORMED].null_count if self.decoding.fields else None
+        malformed = len(rows) - rows[lake.MALFORMED].null_count if self.decoding.fields else None
         batch = Progress(len(taken), len(rows), malformed, time.monotonic() - begun, number=self.summary.batches,
                          behind=behind)  # fmt: skip
         now = round(time.time() * 1000)

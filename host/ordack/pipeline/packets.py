@@ -40,18 +40,9 @@ import pyarrow as pa
 from _mqqb import lib
 from mqqb import guids, problems
 from numpy.typing import NDArray
+from pyspark.sql import types
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from ordack.capture import columnar, reading
 from ordack.capture.columnar import Decoder, PacketColumns, Words
@@ -180,13 +171,13 @@ class Column(NamedTuple):
     """A column: Spark type, required capture columns, and constructor."""
 
     name: str
-    kind: DataType
+    kind: types.DataType
     needs: tuple[str, ...]
     make: Make
 
 
 def _number(
-    name: str, group: str, source: str, kind: DataType, arrow: pa.DataType, made: Callable[[Words], NDArray[Any]]
+    name: str, group: str, source: str, kind: types.DataType, arrow: pa.DataType, made: Callable[[Words], NDArray[Any]]
 ) -> Column:
     needs = (source or name, *(_GROUPS[group][0] if group else ()))
     return Column(name, kind, needs, lambda view: view.array(arrow, group, made(view.batch[source or name])))
@@ -194,24 +185,24 @@ def _number(
 
 def _int(name: str, group: str, source: str = "") -> Column:
     """A number of at most 31 bits."""
-    return _number(name, group, source, IntegerType(), pa.int32(), lambda words: words)
+    return _number(name, group, source, types.IntegerType(), pa.int32(), lambda words: words)
 
 
 def _long(name: str, group: str, source: str = "") -> Column:
-    return _number(name, group, source, LongType(), pa.int64(), lambda words: words.astype(np.int64))
+    return _number(name, group, source, types.LongType(), pa.int64(), lambda words: words.astype(np.int64))
 
 
 def _seconds(name: str, group: str) -> Column:
     kind = pa.timestamp("us", "UTC")
-    return _number(name, group, "", TimestampType(), kind, lambda words: words.astype(np.int64) * 1_000_000)
+    return _number(name, group, "", types.TimestampType(), kind, lambda words: words.astype(np.int64) * 1_000_000)
 
 
 def _guid(name: str) -> Column:
-    return Column(name, StringType(), (name,), lambda view: _coded(view.batch[name], view.cache.managers))
+    return Column(name, types.StringType(), (name,), lambda view: _coded(view.batch[name], view.cache.managers))
 
 
 def _queue(name: str) -> Column:
-    return Column(name, StringType(), (name,), lambda view: _coded(view.batch[name], view.cache.queues))
+    return Column(name, types.StringType(), (name,), lambda view: _coded(view.batch[name], view.cache.queues))
 
 
 def _coded(codes: Words, texts: Callable[[], pa.Array]) -> pa.Array:
@@ -252,7 +243,7 @@ def _end(name: str, other: int) -> Column:
         batch = view.batch
         return view.cache.senders().take(_places(2 * batch["connection"] + (batch["direction"] ^ np.uint32(other))))
 
-    return Column(name, StringType(), ("connection", "direction"), make)
+    return Column(name, types.StringType(), ("connection", "direction"), make)
 
 
 def _connection(view: _View) -> pa.Array:
@@ -278,19 +269,19 @@ def _correlation(view: _View) -> pa.Array:
     return view.array(pa.binary(), "message", ends, batch.correlation_id)
 
 
-_FILE = Column("file", StringType(), ("file",), lambda view: view.cache.paths.take(_places(view.batch["file"])))
+_FILE = Column("file", types.StringType(), ("file",), lambda view: view.cache.paths.take(_places(view.batch["file"])))
 COLUMNS = (
     _FILE,
     _int("frame", ""),
-    Column("time", TimestampType(), (), _time),
-    Column("connection", LongType(), ("connection",), _connection),
+    Column("time", types.TimestampType(), (), _time),
+    Column("connection", types.LongType(), ("connection",), _connection),
     _int("direction", ""),
     _end("sender", 0),
     _end("receiver", 1),
     _long("offset", ""),
-    Column("packet", StringType(), ("kind",), _kind),
+    Column("packet", types.StringType(), ("kind",), _kind),
     _long("size", "", "total_size"),
-    Column("reason", StringType(), ("kind", "status"), _reason),
+    Column("reason", types.StringType(), ("kind", "status"), _reason),
     _int("base_flags", "packet"),
     _long("time_to_reach_queue", "packet"),
     _int("internal_flags", "internal"),
@@ -323,7 +314,7 @@ COLUMNS = (
     _long("provider_info_size", "security"),
     _int("properties_flags", "message"),
     _int("message_class", "message"),
-    Column("correlation_id", BinaryType(), ("source_offset",), _correlation),
+    Column("correlation_id", types.BinaryType(), ("source_offset",), _correlation),
     _long("body_type", "message"),
     _long("application_tag", "message"),
     _int("body_offset", "message"),
@@ -334,7 +325,7 @@ COLUMNS = (
     _long("hash_algorithm", "message"),
     _long("encryption_algorithm", "message"),
     _int("extension_size", "message"),
-    Column("label", StringType(), ("label_offset",), _label),
+    Column("label", types.StringType(), ("label_offset",), _label),
     _long("ack_tx_sequence_ordinal", "ack"),
     _long("ack_tx_sequence_time_stamp", "ack"),
     _long("ack_tx_sequence_number", "ack"),
@@ -489,10 +480,10 @@ class PacketSource(DataSource):
                 raise OptionError(f"there is no option {name.lower()!r}; there are {', '.join(OPTIONS)}")
         return {names[name.lower()]: value for name, value in self.options.items()}
 
-    def schema(self) -> StructType:
-        return StructType([StructField(column.name, column.kind) for column in _columns(self._options())])
+    def schema(self) -> types.StructType:
+        return types.StructType([types.StructField(column.name, column.kind) for column in _columns(self._options())])
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: types.StructType) -> DataSourceReader:
         """Return the reader of the files that the path means now."""
         options = self._options()
         if not options.get("path"):
@@ -504,7 +495,7 @@ class PacketSource(DataSource):
 class PacketReader(DataSourceReader):
     """Reads the packets of captures in `count` tasks."""
 
-    def __init__(self, paths: list[str], count: int, schema: StructType) -> None:
+    def __init__(self, paths: list[str], count: int, schema: types.StructType) -> None:
         self._paths = paths
         self._count = count
         self._names = schema.names

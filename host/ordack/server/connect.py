@@ -101,13 +101,7 @@ class Connector:
     holds. tls: the caller sets it before each attempt.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        config: Config,
-        log: Callable[[str], None] = lambda _line: None,
-    ) -> None:
+    def __init__(self, host: str, port: int, config: Config, log: Callable[[str], None] = lambda _line: None) -> None:
         self.host = host
         self.port = port
         self.addresses: tuple[str, ...] = ()

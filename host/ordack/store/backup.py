@@ -20,19 +20,8 @@ from urllib.parse import quote
 import apsw
 
 from ordack.config.names import legible
+from ordack.store import disk
 from ordack.store.database import OPERATIONS, Database, ServeLock
-from ordack.store.disk import (
-    Disk,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-    disk_bytes,
-    explained,
-    is_pinned,
-    log_bytes,
-    megabytes,
-    reserve,
-)
 from ordack.store.files import new_file, remove_dead, sync, writing
 from ordack.store.look import ReadOnlyDatabase, open_to_look
 from ordack.store.schema import FILE_NAME, PRIVATE, UPGRADES, upgrade
@@ -123,13 +112,13 @@ def _leave_room(database: Database) -> bool:
     """Raise StoreFull if the growing write-ahead log takes the room that receives need. Return False: SQLite then
     continues."""
     try:
-        (size, free), log = disk_bytes(database.folder), log_bytes(database.path)
+        (size, free), log = disk.disk_bytes(database.folder), disk.log_bytes(database.path)
     except OSError:
         return False
-    if is_pinned(Disk(size, free, 0, 0, 0, log)):
-        raise StoreFull(
-            f"{database.folder}: its disk is nearly full, and its write-ahead log, {megabytes(log)}, cannot begin anew "
-            "while all of the store is read: stopped, so that the store can go on. Free some room and try again"
+    if disk.is_pinned(disk.Disk(size, free, 0, 0, 0, log)):
+        raise disk.StoreFull(
+            f"{database.folder}: its disk is nearly full, and its write-ahead log, {disk.megabytes(log)}, cannot begin "
+            "anew while all of the store is read: stopped, so that the store can go on. Free some room and try again"
         )
     return False
 
@@ -144,13 +133,13 @@ def make_backup(folder: Path, to: Path, progress: Progress) -> Contents:
         size, page_bytes = source.number("PRAGMA page_count"), source.number("PRAGMA page_size")
         size *= page_bytes
         with writing(to):
-            disk, free = disk_bytes(to.parent)
+            whole, free = disk.disk_bytes(to.parent)
             is_same = to.parent.stat().st_dev == folder.stat().st_dev
             mode = source.path.stat().st_mode
-        need = size + (reserve(disk) if is_same else 0)
+        need = size + (disk.reserve(whole) if is_same else 0)
         if free < need:
             why = ": the store on the same disk would be left without room" if is_same else ""
-            raise StoreFull(f"{to}: {megabytes(need)} needed, {megabytes(free)} free{why}")
+            raise disk.StoreFull(f"{to}: {disk.megabytes(need)} needed, {disk.megabytes(free)} free{why}")
         with new_file(to, mode) as partial:
             _copy(source, partial, to, lambda pages: progress(pages * page_bytes, size))
             with source.errors():  # StoreBusy after a change of a file that no process had open
@@ -164,14 +153,14 @@ def make_backup(folder: Path, to: Path, progress: Progress) -> Contents:
 def _refuse_target(folder: Path, to: Path) -> None:
     with writing(to):
         if to.is_dir():
-            raise StoreError(f"{to} is a folder: name a new file in it, such as {to / 'plant.ordack'}")
+            raise disk.StoreError(f"{to} is a folder: name a new file in it, such as {to / 'plant.ordack'}")
         if os.path.lexists(to):
-            raise StoreError(f"{to} is there already, and would be lost: name a new file")
+            raise disk.StoreError(f"{to} is there already, and would be lost: name a new file")
         own, other = folder.resolve(), to.parent.resolve()
     if legible(str(to)) != str(to):
-        raise StoreError(f"the name {str(to)!r} is not UTF-8")
+        raise disk.StoreError(f"the name {str(to)!r} is not UTF-8")
     if own == other or own in other.parents:
-        raise StoreError(f"{to} is in the store's own folder, and would be lost with it: name a file elsewhere")
+        raise disk.StoreError(f"{to} is in the store's own folder, and would be lost with it: name a file elsewhere")
 
 
 def _copy(source: Database, partial: Path, to: Path, progress: Callable[[int], None]) -> None:
@@ -189,7 +178,7 @@ def _copy(source: Database, partial: Path, to: Path, progress: Callable[[int], N
     except apsw.Error as error:
         is_written = isinstance(error, (apsw.FullError, apsw.IOError))
         is_read = getattr(error, "extendedresult", 0) in _READ_FAILURES
-        raise explained(error, source.path if is_read or not is_written else to) from None
+        raise disk.explained(error, source.path if is_read or not is_written else to) from None
     finally:
         target.close()
 
@@ -202,10 +191,10 @@ def _checked(partial: Path, damaged: str, whose: Path) -> Contents:
             contents = _contents(copy)
         finally:
             copy.connection.close()
-    except StoreError as error:
-        raise StoreError(f"{damaged}: {str(error).replace(str(partial), str(whose))}") from None
+    except disk.StoreError as error:
+        raise disk.StoreError(f"{damaged}: {str(error).replace(str(partial), str(whose))}") from None
     if contents.problems:
-        raise StoreError(f"{damaged}: {contents.problems[0]}")
+        raise disk.StoreError(f"{damaged}: {contents.problems[0]}")
     return contents
 
 
@@ -219,9 +208,9 @@ def restore(backup: Path, folder: Path, progress: Progress) -> Contents:
     path = folder / FILE_NAME
     try:
         with writing(path):
-            free, mode = disk_bytes(folder)[1], backup.stat().st_mode
+            free, mode = disk.disk_bytes(folder)[1], backup.stat().st_mode
         if free < size:
-            raise StoreFull(f"{path}: {megabytes(size)} needed, {megabytes(free)} free")
+            raise disk.StoreFull(f"{path}: {disk.megabytes(size)} needed, {disk.megabytes(free)} free")
         with new_file(path, mode) as partial:
             with writing(path), backup.open("rb") as source, partial.open("r+b") as target:
                 found = hashlib.sha256()
@@ -230,7 +219,7 @@ def restore(backup: Path, folder: Path, progress: Progress) -> Contents:
                     found.update(data)
                     progress(target.tell(), size)
             if digest != found.digest():
-                raise StoreError(
+                raise disk.StoreError(
                     f"{backup} is damaged, and nothing was restored: it is not as `ordack backup` wrote it"
                 )
             _upgrade(partial, backup)
@@ -257,7 +246,7 @@ def _upgrade(partial: Path, backup: Path) -> None:
         finally:
             connection.close()
     except apsw.Error as error:
-        raise explained(error, backup) from None
+        raise disk.explained(error, backup) from None
 
 
 def _seal(backup: Path) -> tuple[int, bytes]:
@@ -268,9 +257,9 @@ def _seal(backup: Path) -> tuple[int, bytes]:
             file.seek(size)
             seal = file.read()
     except OSError as error:
-        raise StoreError(f"cannot read {backup}: {error.strerror}") from None
+        raise disk.StoreError(f"cannot read {backup}: {error.strerror}") from None
     if not seal.startswith(SEAL):
-        raise StoreError(f"{backup} is no whole backup: name a file that `ordack backup` has made")
+        raise disk.StoreError(f"{backup} is no whole backup: name a file that `ordack backup` has made")
     return size, seal[len(SEAL) :]
 
 
@@ -281,15 +270,17 @@ def _make_empty_folder(folder: Path) -> bool:
         return True
     except FileExistsError:
         if not folder.is_dir():
-            raise StoreError(f"{folder} is no folder: name one that is empty, or not there yet") from None
+            raise disk.StoreError(f"{folder} is no folder: name one that is empty, or not there yet") from None
     except OSError as error:
-        raise StoreError(f"cannot make the folder {folder}: {error.strerror}") from None
+        raise disk.StoreError(f"cannot make the folder {folder}: {error.strerror}") from None
     if ServeLock(folder).is_taken():
-        raise StoreBusy(f"a queue manager runs on {folder}: stop it, and move the folder away, to restore a backup")
+        raise disk.StoreBusy(
+            f"a queue manager runs on {folder}: stop it, and move the folder away, to restore a backup"
+        )
     with writing(folder):
         remove_dead(folder)
         if names := sorted(path.name for path in folder.iterdir()):
-            raise StoreError(
+            raise disk.StoreError(
                 f"{folder} is not empty ({names[0]} is in it): a backup is restored into an empty folder only. Stop "
                 f"what uses the store, and move it away: mv {folder} {folder}.old"
             )

@@ -18,22 +18,14 @@ from pathlib import Path
 import apsw
 
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.store import schema
 from ordack.store.disk import StoreError, StoreFull, check_folder, explained
-from ordack.store.schema import (
-    APPLICATION_ID,
-    FILE_NAME,
-    FIRST_PRIVATE_ID,
-    FORMAT_VERSION,
-    ORDER_QUEUE_ID,
-    SCHEMA,
-    SYSTEM,
-)
 
 SYSTEM_QUEUES = (  # B-085; the protocol fixes the order queue's identifier only
     (1, DEAD_LETTER, False),
     (2, DEAD_XACT, True),
     (3, JOURNAL, False),
-    (ORDER_QUEUE_ID, "order_queue$", False),
+    (schema.ORDER_QUEUE_ID, "order_queue$", False),
     (5, "notify_queue$", False),
 )
 PARTIAL_START, PARTIAL_END = ".ordack-", ".partial"
@@ -43,7 +35,7 @@ def make_store(folder: Path) -> bool:
     """Make a store in `folder`; False if its file exists. Raises StoreError, for instance if the folder has a log with
     data."""
     check_folder(folder)
-    path = folder / FILE_NAME
+    path = folder / schema.FILE_NAME
     if os.path.lexists(path):
         return False
     try:
@@ -66,18 +58,20 @@ def _fill(partial: Path, path: Path) -> None:
         connection.pragma("journal_mode", "off")  # an incomplete store is deleted
         connection.pragma("synchronous", "off")  # `new_file` syncs the whole file at the end
         with connection:
-            connection.execute(SCHEMA)
-            connection.pragma("application_id", APPLICATION_ID)
-            connection.pragma("user_version", FORMAT_VERSION)
+            connection.execute(schema.SCHEMA)
+            connection.pragma("application_id", schema.APPLICATION_ID)
+            connection.pragma("user_version", schema.FORMAT_VERSION)
             connection.executemany(
                 "INSERT INTO settings VALUES (?, ?)",
                 [("guid", secrets.token_bytes(16)), ("message_id_ordinal", 0), ("tx_time_stamp", 0), ("receiver", 0)],
             )
             connection.executemany(
                 "INSERT INTO queues (id, name, transactional, kind) VALUES (?, ?, ?, ?)",
-                [(identifier, name, transactional, SYSTEM) for identifier, name, transactional in SYSTEM_QUEUES],
+                [(identifier, name, transactional, schema.SYSTEM) for identifier, name, transactional in SYSTEM_QUEUES],
             )
-            connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (FIRST_PRIVATE_ID - 1,))
+            connection.execute(
+                "UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (schema.FIRST_PRIVATE_ID - 1,)
+            )
     except apsw.Error as error:
         raise explained(error, path) from None
     finally:

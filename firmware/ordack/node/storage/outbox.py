@@ -48,12 +48,7 @@ class Marks:
         thing: "Any" = handle.source or handle.queue
         kind = log.STATE if handle.source is None else log.ARRIVAL_STATE
         prefix = struct.pack(
-            log.STATE_PREFIX,
-            record[confirm.STATE],
-            record[confirm.MARKS],
-            record[confirm.CLASS],
-            time,
-            thing.index,
+            log.STATE_PREFIX, record[confirm.STATE], record[confirm.MARKS], record[confirm.CLASS], time, thing.index
         )
         records = self._records
         last = records[-1] if len(records) > self._logged else None
@@ -151,11 +146,7 @@ class Register:
 
 
 def _recover(
-    opened: log.Log,
-    guid: "bytes | None",
-    hold: int,
-    handle: "type[log.Stored]",
-    arrival: "type[Arrival] | None",
+    opened: log.Log, guid: "bytes | None", hold: int, handle: "type[log.Stored]", arrival: "type[Arrival] | None"
 ) -> "Recovered":
     """Call replay.recover. A small board unloads its code afterwards to free memory."""
     import ordack.node.storage.replay
