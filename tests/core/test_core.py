@@ -45,16 +45,26 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
 # ---- what tests/mp/test_core.py holds -------------------------------------------------------------
 
 RULES = {
-    "captured_frames": ["B-005", "B-168", "OP-1", "OP-18", "A-51"],
-    "bits_of_the_worked_example": ["B-101", "B-102", "B-103", "B-105", "B-106", "B-107", "B-108", "B-280", "OP-15"],
-    "nothing_is_acknowledged_before_it_is_stored": ["B-098", "B-281", "A-31", "A-32"],
-    "a_full_bit_field_asks_for_an_acknowledgement": ["B-108", "B-123", "B-277", "A-11"],
-    "counters_wrap": ["B-087", "B-088", "B-090", "A-23", "OP-16"],
-    "windows_close": ["B-118", "B-119", "B-120", "B-129", "B-130", "A-25", "A-10"],
-    "session_headers_are_checked": ["B-219", "B-227", "B-229", "B-436", "A-12", "OP-14"],
-    "acceptance_table": ["B-092", "B-094", "B-270", "B-271", "B-272", "B-275", "A-01"],
-    "sequence_ids_compare_as_64_bits": ["B-078"],
-    "numbers_are_given_once_and_acknowledged_in_order": [
+    "test_captured_frames": ["B-005", "B-168", "OP-1", "OP-18", "A-51"],
+    "test_bits_of_the_worked_example": [
+        "B-101",
+        "B-102",
+        "B-103",
+        "B-105",
+        "B-106",
+        "B-107",
+        "B-108",
+        "B-280",
+        "OP-15",
+    ],
+    "test_nothing_is_acknowledged_before_it_is_stored": ["B-098", "B-281", "A-31", "A-32"],
+    "test_a_full_bit_field_asks_for_an_acknowledgement": ["B-108", "B-123", "B-277", "A-11"],
+    "test_counters_wrap": ["B-087", "B-088", "B-090", "A-23", "OP-16"],
+    "test_windows_close": ["B-118", "B-119", "B-120", "B-129", "B-130", "A-25", "A-10"],
+    "test_session_headers_are_checked": ["B-219", "B-227", "B-229", "B-436", "A-12", "OP-14"],
+    "test_acceptance_table": ["B-092", "B-094", "B-270", "B-271", "B-272", "B-275", "A-01"],
+    "test_sequence_ids_compare_as_64_bits": ["B-078"],
+    "test_numbers_are_given_once_and_acknowledged_in_order": [
         "B-092",
         "B-096",
         "B-230",
@@ -64,8 +74,8 @@ RULES = {
         "A-05",
         "A-08",
     ],
-    "a_stream_fills_up": ["A-24"],
-    "mistakes_are_refused": ["B-436"],
+    "test_a_stream_fills_up": ["A-24"],
+    "test_mistakes_are_refused": ["B-436"],
 }
 
 

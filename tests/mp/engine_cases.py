@@ -45,6 +45,11 @@ def _calls(function, names, values):
         yield function.__name__ + repr(value), function, (), arguments
 
 
+def tests_of(names):
+    """The tests among the names of a module."""
+    return tuple(names[name] for name in sorted(names) if name.startswith("test_"))
+
+
 def run_tests(tests):
     """Run them all, as run_calls does."""
     print("engine with core", core.implementation)

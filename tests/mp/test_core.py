@@ -12,7 +12,7 @@ from array import array
 
 sys.path.insert(0, "tests/mp")
 
-from engine_cases import run_calls
+from engine_cases import run_calls, tests_of
 from mqqb import core, core_py
 
 
@@ -121,7 +121,7 @@ OFFSETS = {  # where the headers of a captured packet begin
 }
 
 
-def captured_frames(c):
+def test_captured_frames(c):
     with open("tests/vectors.json") as file:
         frames = json.load(file)["frames"]
     total = words(1)
@@ -148,7 +148,7 @@ def captured_frames(c):
 # ---- what the specification works out ---------------------------------------------------------
 
 
-def bits_of_the_worked_example(c):
+def test_bits_of_the_worked_example(c):
     """behaviour.md 5.2"""
     s = words(core.SESSION_WORDS)
     h = words(c.part_words(core.SESSION_HEADER))
@@ -171,7 +171,7 @@ def bits_of_the_worked_example(c):
     assert list(h) == [14, 0, 0, 0, 0, 64, 0], "nothing recoverable since: B-102, B-107"
 
 
-def nothing_is_acknowledged_before_it_is_stored(c):
+def test_nothing_is_acknowledged_before_it_is_stored(c):
     s = words(core.SESSION_WORDS)
     h = words(c.part_words(core.SESSION_HEADER))
     c.session_init(s, 64)
@@ -185,7 +185,7 @@ def nothing_is_acknowledged_before_it_is_stored(c):
     assert (h[core.ACKS_SEQUENCE_NUMBER], h[core.ACKS_BASE], h[core.ACKS_FLAGS]) == (1, 1, 1)
 
 
-def a_full_bit_field_asks_for_an_acknowledgement(c):
+def test_a_full_bit_field_asks_for_an_acknowledgement(c):
     s = words(core.SESSION_WORDS)
     h = words(c.part_words(core.SESSION_HEADER))
     c.session_init(s, 64)
@@ -203,7 +203,7 @@ def a_full_bit_field_asks_for_an_acknowledgement(c):
     assert (h[core.ACKS_SEQUENCE_NUMBER], h[core.ACKS_BASE], h[core.ACKS_FLAGS]) == (33, 33, 1)
 
 
-def counters_wrap(c):
+def test_counters_wrap(c):
     """Two ends exchange more than 65536 messages: nothing is refused, every number is acknowledged (B-090, A-23)."""
     a = words(core.SESSION_WORDS)
     b = words(core.SESSION_WORDS)
@@ -247,7 +247,7 @@ def counters_wrap(c):
     assert a[core.SESSION_SENT] == 16
 
 
-def windows_close(c):
+def test_windows_close(c):
     s = words(core.SESSION_WORDS)
     h = words(c.part_words(core.SESSION_HEADER))
     c.session_init(s, 3)
@@ -273,7 +273,7 @@ def windows_close(c):
     assert not c.session_can_send(s), "older and newer numbers must stay apart"
 
 
-def session_headers_are_checked(c):
+def test_session_headers_are_checked(c):
     s = words(core.SESSION_WORDS)
     c.session_init(s, 64)
     for _ in range(6):
@@ -324,7 +324,7 @@ def session_headers_are_checked(c):
     assert check(False, 40, 0, 0, 0xFFFF, 0xFFFF, 64, 0) == core.BAD_MESSAGE_COUNT
 
 
-def acceptance_table(c):
+def test_acceptance_table(c):
     """behaviour.md 15.6; the stream has accepted (id 100, number 5)."""
     for ordinal, number, previous, accepted in (
         (100, 6, 5, True),
@@ -347,7 +347,7 @@ def acceptance_table(c):
     assert c.accept(incoming, array("I", (0, 1, 7, 1, 0)))
 
 
-def sequence_ids_compare_as_64_bits(c):
+def test_sequence_ids_compare_as_64_bits(c):
     top = 0xFFFFFFFF
     for a, b, order in (
         ((1, 1), (1, 1), 0),
@@ -359,7 +359,7 @@ def sequence_ids_compare_as_64_bits(c):
         assert c.tx_compare(*(b + a)) == -order
 
 
-def numbers_are_given_once_and_acknowledged_in_order(c):
+def test_numbers_are_given_once_and_acknowledged_in_order(c):
     outgoing = array("I", (0xFFFFFFFF, 7, 1, 0))
     h = array("I", (core.TX_FM | core.TX_LM, 0, 0, 0, 0))
     ack = words(c.part_words(core.ORDER_ACK))
@@ -389,7 +389,7 @@ def numbers_are_given_once_and_acknowledged_in_order(c):
     assert list(outgoing) == [0, 8, 1, 0], "Ordinal carries into TimeStamp, as in a 64-bit number"
 
 
-def a_stream_fills_up(c):
+def test_a_stream_fills_up(c):
     outgoing = array("I", (1, 7, 0xFFFFFFFE, 0))
     h = words(5)
     assert c.stamp(outgoing, 5, h) == core.OK
@@ -401,7 +401,7 @@ def a_stream_fills_up(c):
     assert list(outgoing) == [2, 7, 1, 0]
 
 
-def mistakes_are_refused(c):
+def test_mistakes_are_refused(c):
     data = bytearray(64)
     total = words(1)
     session = words(core.SESSION_WORDS)
@@ -478,7 +478,7 @@ def mistakes_are_refused(c):
         refused(c.put_crc, bytearray(8), 0, 0, 4, value)
 
 
-def memory_is_moved(c):
+def test_memory_is_moved(c):
     for at, begin, end in ((0, 0, 4), (4, 0, 4), (3, 1, 3), (8, 4, 4)):
         for data in (b"data", bytearray(b"data"), memoryview(b"data")):
             out = bytearray(b"........")
@@ -501,7 +501,7 @@ def memory_is_moved(c):
     assert longer == array("I", (1, 0x80000002, 0xFFFFFFFF, 4, 9))
 
 
-def the_first_of_a_list_go(c):
+def test_the_first_of_a_list_go(c):
     for size in range(6):
         for count in range(size + 1):
             items = list(range(size))
@@ -511,7 +511,7 @@ def the_first_of_a_list_go(c):
             assert items == list(range(count, size)) + ["a", "b"]
 
 
-def sums_are_those_of_zlib(c):
+def test_sums_are_those_of_zlib(c):
     data = bytearray(b"....123456789")
     c.put_crc(data, 0, 4, 13, 0)
     assert data == struct.pack("<I", 0xCBF43926) + b"123456789"  # the check value in every list of CRCs
@@ -577,23 +577,7 @@ def free_memory_is_counted(c):
         assert after <= counted <= before, (before, counted, after)
 
 
-CHECKS = (
-    memory_is_moved,
-    the_first_of_a_list_go,
-    sums_are_those_of_zlib,
-    captured_frames,
-    bits_of_the_worked_example,
-    nothing_is_acknowledged_before_it_is_stored,
-    a_full_bit_field_asks_for_an_acknowledgement,
-    counters_wrap,
-    windows_close,
-    session_headers_are_checked,
-    acceptance_table,
-    sequence_ids_compare_as_64_bits,
-    numbers_are_given_once_and_acknowledged_in_order,
-    a_stream_fills_up,
-    mistakes_are_refused,
-)
+CHECKS = tests_of(globals())
 
 
 def main():

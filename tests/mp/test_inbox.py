@@ -9,7 +9,7 @@ sys.path.insert(0, "tests/mp")
 
 import packet_build
 import power
-from engine_cases import run_calls
+from engine_cases import run_calls, tests_of
 from inbox_world import BOARD, Sender, taker, world_of
 from mqqb import core, headers, names, parse
 from ordack.node import OutboxError
@@ -19,7 +19,7 @@ NOWHERE = "DIRECT=TCP:10.0.0.7\\private$\\nowhere"
 T0 = 1800000000
 
 
-def an_order_ack_comes_early():
+def test_an_order_ack_comes_early():
     """As soon as a message is stored, if no other has begun to arrive."""
     sender = Sender(1, window=8)
     world = world_of(sender)
@@ -34,7 +34,7 @@ def an_order_ack_comes_early():
         assert len(sender.seen) == number, sender.seen
 
 
-def a_message_is_handled_and_both_acknowledgements_go_back():
+def test_a_message_is_handled_and_both_acknowledgements_go_back():
     sender = Sender(1)
     world = world_of(sender)
     world.node.inboxes.early_order_ack = 0
@@ -64,7 +64,7 @@ def a_message_is_handled_and_both_acknowledgements_go_back():
     assert world.node.outbox.arrivals == 0
 
 
-def acknowledgements_have_other_message_ids_after_each_start():
+def test_acknowledgements_have_other_message_ids_after_each_start():
     """A router between keeps only one of the same MessageID (B-020, B-248)."""
     sender = Sender(1)
     world = world_of(sender)
@@ -78,7 +78,7 @@ def acknowledgements_have_other_message_ids_after_each_start():
     assert len(set(sender.acknowledged_by)) == 20, sender.acknowledged_by
 
 
-def who_does_not_ask_gets_no_final_ack():
+def test_who_does_not_ask_gets_no_final_ack():
     sender = Sender(1)
     world = world_of(sender)
     sender.send(b"on", journal=0)
@@ -90,7 +90,7 @@ def who_does_not_ask_gets_no_final_ack():
     assert world.node.inboxes.messages == 0
 
 
-def one_that_is_missing_holds_up_the_others():
+def test_one_that_is_missing_holds_up_the_others():
     sender = Sender(1)
     world = world_of(sender)
     for k in range(3):
@@ -108,7 +108,7 @@ def one_that_is_missing_holds_up_the_others():
     assert bodies == [b"0", b"1", b"2"]
 
 
-def one_that_is_refused_ahead_of_its_gap_is_told():
+def test_one_that_is_refused_ahead_of_its_gap_is_told():
     """B-262, A-15, A-33: so that its sender need not send again what can only be refused."""
     sender = Sender(1)
     world = world_of(sender, time=T0 + 100)
@@ -129,7 +129,7 @@ def one_that_is_refused_ahead_of_its_gap_is_told():
     assert sender.said == {1: 0x4000, 2: 0x8002, 3: 0x4000}
 
 
-def what_is_secured_is_refused():
+def test_what_is_secured_is_refused():
     """B-330, B-332, B-334: a board has no keys."""
     for flags, privacy, signature, said in (
         (0, 0, b"", 0x4000),
@@ -151,7 +151,7 @@ def what_is_secured_is_refused():
         assert sender.said == {1: said}, (flags, privacy, signature, sender.said)
 
 
-def a_clock_that_is_behind_is_allowed_for():
+def test_a_clock_that_is_behind_is_allowed_for():
     """B-267."""
     for skew, said in ((0, 0x8002), (1, 0x4000)):
         sender = Sender(1)
@@ -162,7 +162,7 @@ def a_clock_that_is_behind_is_allowed_for():
         assert sender.said == {1: said}, (skew, sender.said)
 
 
-def a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace():
+def test_a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace():
     sender = Sender(1, NOWHERE)
     world = world_of(sender)
     for _ in range(40):
@@ -180,7 +180,7 @@ def a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace():
     assert len(world.node.inbox("nowhere")) == 1
 
 
-def an_address_is_whatever_its_sender_calls_the_board_but_not_nothing():
+def test_an_address_is_whatever_its_sender_calls_the_board_but_not_nothing():
     for address, is_here in (("OS:b", 1), ("os:B", 1), ("TCP:1", 1), ("TCP:", 0), ("OS:", 0), ("TCP", 0), ("IPX:b", 0)):
         sender = Sender(1)
         sender.name = names.DirectQueueFormatName(address + "\\private$\\commands")
@@ -192,7 +192,7 @@ def an_address_is_whatever_its_sender_calls_the_board_but_not_nothing():
         assert sender.said == ({} if is_here else {1: 0x8000}), address
 
 
-def names_that_the_log_could_not_keep_are_not_here():
+def test_names_that_the_log_could_not_keep_are_not_here():
     for address in ("a" * 450, "\u4e00" * 120, chr(0xD800), "a\tb"):
         sender = Sender(1, "DIRECT=TCP:" + address + "\\private$\\commands")
         world = world_of(sender)
@@ -208,7 +208,7 @@ def names_that_the_log_could_not_keep_are_not_here():
     assert world.inbox.get().body == b"1"
 
 
-def what_is_not_transactional_is_dropped_and_the_session_goes_on():
+def test_what_is_not_transactional_is_dropped_and_the_session_goes_on():
     sender = Sender(1)
     world = world_of(sender)
     sender.send(b"1", delivery="express", journal=0)
@@ -221,7 +221,7 @@ def what_is_not_transactional_is_dropped_and_the_session_goes_on():
     assert sender.is_settled
 
 
-def a_full_inbox_refuses_before_it_acknowledges():
+def test_a_full_inbox_refuses_before_it_acknowledges():
     """B-284: a quota takes what fits to the byte."""
     sender = Sender(1)
     size = len(sender.packets[sender.send(b"x")])
@@ -246,7 +246,7 @@ def a_full_inbox_refuses_before_it_acknowledges():
         assert world.node.inboxes.messages == 0
 
 
-def no_order_ack_passes_a_refusal_on_another_session():
+def test_no_order_ack_passes_a_refusal_on_another_session():
     """The sender has two sessions, and the refusal is under way on one that does not read."""
     sender = Sender(1)
     world = world_of(sender, inbox_quota=(100000, 1))
@@ -274,7 +274,7 @@ def no_order_ack_passes_a_refusal_on_another_session():
     assert twin.seen == [("final", 3, 0x8003), ("final", 2, 0x8003), ("order", 3)], twin.seen
 
 
-def a_final_ack_that_only_the_transaction_asks_for():
+def test_a_final_ack_that_only_the_transaction_asks_for():
     sender = Sender(1)
     world = world_of(sender)
     packet = sender.packets[sender.send(b"1", journal=0)]
@@ -283,7 +283,7 @@ def a_final_ack_that_only_the_transaction_asks_for():
     assert sender.said == {1: 0x4000}
 
 
-def more_refusals_than_can_be_kept_are_left_with_the_sender():
+def test_more_refusals_than_can_be_kept_are_left_with_the_sender():
     sender = Sender(1)
     world = world_of(sender, inbox_quota=(100000, 0))
     for k in range(40):
@@ -295,7 +295,7 @@ def more_refusals_than_can_be_kept_are_left_with_the_sender():
     assert sender.stored == []
 
 
-def a_refusal_survives_a_reset_and_goes_first():
+def test_a_refusal_survives_a_reset_and_goes_first():
     for how in power.WAYS:
         sender = Sender(1)
         world = world_of(sender, inbox_quota=(100000, 1))
@@ -319,7 +319,7 @@ def a_refusal_survives_a_reset_and_goes_first():
         assert [what[0] for what in sender.seen] == ["final", "final", "order"], sender.seen
 
 
-def times_are_kept_if_the_clock_is_set():
+def test_times_are_kept_if_the_clock_is_set():
     for time, bodies, said in (
         (T0 + 100, [b"2"], {1: 0x8002, 2: 0x4000, 3: 0xC002}),
         (0, [b"1", b"2", b"3"], {1: 0x4000, 2: 0x4000, 3: 0x4000}),
@@ -335,7 +335,7 @@ def times_are_kept_if_the_clock_is_set():
         assert (taken, sender.said) == (bodies, said), (taken, sender.said)
 
 
-def the_last_second_of_a_message_is_the_one_before_its_time_is_over():
+def test_the_last_second_of_a_message_is_the_one_before_its_time_is_over():
     """B-402, B-341; a time of 0 is over at once (B-144). Also where nobody has polled since."""
     for ttbr, late, there in ((0, 0, False), (3, 0, True), (3, 2, True), (3, 3, False)):
         sender = Sender(1)
@@ -349,7 +349,7 @@ def the_last_second_of_a_message_is_the_one_before_its_time_is_over():
         assert len(world.inbox) == there
 
 
-def what_the_application_has_does_not_expire_under_it():
+def test_what_the_application_has_does_not_expire_under_it():
     sender = Sender(1)
     world = world_of(sender, time=T0)
     sender.send(b"1", ttbr=2, sent_time=T0)
@@ -364,7 +364,7 @@ def what_the_application_has_does_not_expire_under_it():
     assert sender.said == {1: 0x4000, 2: 0xC002}
 
 
-def what_the_application_rejects_is_told():
+def test_what_the_application_rejects_is_told():
     sender = Sender(1)
     world = world_of(sender)
     sender.send(b"1")
@@ -376,7 +376,7 @@ def what_the_application_rejects_is_told():
     assert world.inbox.get().body == b"2"
 
 
-def a_reset_before_it_is_handled_brings_it_again():
+def test_a_reset_before_it_is_handled_brings_it_again():
     for how in power.WAYS:
         sender = Sender(1)
         world = world_of(sender)
@@ -400,7 +400,7 @@ def a_reset_before_it_is_handled_brings_it_again():
         assert sender.said == {1: 0x4000, 2: 0x4000, 3: 0x4000}
 
 
-def only_the_message_that_was_given_can_be_taken():
+def test_only_the_message_that_was_given_can_be_taken():
     sender = Sender(1)
     world = world_of(sender)
     sender.send(b"1")
@@ -418,7 +418,7 @@ def only_the_message_that_was_given_can_be_taken():
     assert world.inbox.get().body == b"2"
 
 
-def a_loop_takes_what_it_has_handled_and_nothing_else():
+def test_a_loop_takes_what_it_has_handled_and_nothing_else():
     sender = Sender(1)
     world = world_of(sender)
     handled = []
@@ -459,7 +459,7 @@ def a_loop_takes_what_it_has_handled_and_nothing_else():
     assert sender.said == dict.fromkeys(range(1, 6), 0x4000)
 
 
-def a_disk_that_fails_loses_no_message_and_tells_no_lie():
+def test_a_disk_that_fails_loses_no_message_and_tells_no_lie():
     for fails in ("append", "sync"):
         sender = Sender(1)
         world = world_of(sender)
@@ -496,33 +496,7 @@ def a_disk_that_fails_loses_no_message_and_tells_no_lie():
         assert sender.said == {1: 0x4000, 2: 0x4000, 3: 0x4000}
 
 
-TESTS = (
-    a_message_is_handled_and_both_acknowledgements_go_back,
-    an_order_ack_comes_early,
-    acknowledgements_have_other_message_ids_after_each_start,
-    who_does_not_ask_gets_no_final_ack,
-    one_that_is_missing_holds_up_the_others,
-    one_that_is_refused_ahead_of_its_gap_is_told,
-    what_is_secured_is_refused,
-    a_clock_that_is_behind_is_allowed_for,
-    a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace,
-    an_address_is_whatever_its_sender_calls_the_board_but_not_nothing,
-    names_that_the_log_could_not_keep_are_not_here,
-    what_is_not_transactional_is_dropped_and_the_session_goes_on,
-    a_full_inbox_refuses_before_it_acknowledges,
-    more_refusals_than_can_be_kept_are_left_with_the_sender,
-    a_refusal_survives_a_reset_and_goes_first,
-    no_order_ack_passes_a_refusal_on_another_session,
-    a_final_ack_that_only_the_transaction_asks_for,
-    times_are_kept_if_the_clock_is_set,
-    the_last_second_of_a_message_is_the_one_before_its_time_is_over,
-    what_the_application_has_does_not_expire_under_it,
-    what_the_application_rejects_is_told,
-    a_reset_before_it_is_handled_brings_it_again,
-    only_the_message_that_was_given_can_be_taken,
-    a_loop_takes_what_it_has_handled_and_nothing_else,
-    a_disk_that_fails_loses_no_message_and_tells_no_lie,
-)
+TESTS = tests_of(globals())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import sys
 sys.path.insert(0, "tests/mp")
 
 import power
-from engine_cases import run_calls
+from engine_cases import run_calls, tests_of
 from inbox_world import BOARD, Application, Sender, Wire, World, taker, world_of
 from mqqb import connection, guids, headers, names, parse, session
 from ordack.node import OutboxError
@@ -18,7 +18,7 @@ NOWHERE = "DIRECT=TCP:10.0.0.7\\private$\\nowhere"
 DAY = 86400000  # ms
 
 
-def memory_that_runs_out_loses_no_message():
+def test_memory_that_runs_out_loses_no_message():
     for is_logged in (False, True):
         for number in (1, 2):
             sender = Sender(1)
@@ -43,7 +43,7 @@ def memory_that_runs_out_loses_no_message():
             assert log.arrive == arrive, "it did not fail"
 
 
-def a_log_that_is_full_acknowledges_nothing_and_ends_that_session_alone():
+def test_a_log_that_is_full_acknowledges_nothing_and_ends_that_session_alone():
     """B-285. What the session carries the other way goes on for a while. The node opens no session of another."""
     sender = Sender(1)
     other = Sender(2, OTHER)
@@ -80,7 +80,7 @@ def a_log_that_is_full_acknowledges_nothing_and_ends_that_session_alone():
     assert sender.said == dict.fromkeys(range(1, 13), 0x4000)
 
 
-def what_can_never_find_room_is_refused():
+def test_what_can_never_find_room_is_refused():
     """What has more than half of the capacity."""
     sender = Sender(1)
     size = len(sender.packets[sender.send(bytes(1200))])
@@ -92,7 +92,7 @@ def what_can_never_find_room_is_refused():
     assert sender.said == {1: 0x4000, 2: 0x8003}
 
 
-def who_never_fetches_an_acknowledgement_keeps_nobody_out():
+def test_who_never_fetches_an_acknowledgement_keeps_nobody_out():
     """B-435: anybody can send as somebody who never comes back."""
     world = world_of(inbox_quota=(100000, 4))
     room = world.node.outbox.arrivals_max
@@ -118,7 +118,7 @@ def who_never_fetches_an_acknowledgement_keeps_nobody_out():
     assert world.node.inboxes.forgotten > 0
 
 
-def a_refusal_that_is_given_up_is_not_called_stored():
+def test_a_refusal_that_is_given_up_is_not_called_stored():
     """C-84: of what was passed above it nobody knows, until the next start."""
     world = world_of(inbox_quota=(100000, 0))
     inboxes = world.node.inboxes
@@ -147,7 +147,7 @@ def a_refusal_that_is_given_up_is_not_called_stored():
     assert absent.said == {1: 0x8002, 2: 0x4000}, absent.said
 
 
-def what_is_not_durable_is_not_handed_out():
+def test_what_is_not_durable_is_not_handed_out():
     """B-098: what a session has brought that died before the commit waits for one, and for one that succeeds."""
     sender = Sender(1)
     world = world_of()
@@ -171,7 +171,7 @@ def what_is_not_durable_is_not_handed_out():
     assert world.inbox.get().body == b"1"
 
 
-def of_too_many_senders_nobody_is_forgotten_who_may_send_again_soon():
+def test_of_too_many_senders_nobody_is_forgotten_who_may_send_again_soon():
     world = world_of()
     world.node.inboxes._sources_max = 2
     world.senders = [Sender(number) for number in range(1, 4)]
@@ -211,7 +211,7 @@ def addresses(count):
     return [Sender(1, "DIRECT=TCP:10.0.1.{}\\private$\\commands".format(k), time_stamp=100 + k) for k in range(count)]
 
 
-def a_board_whose_address_changes_hears_from_all_of_them():
+def test_a_board_whose_address_changes_hears_from_all_of_them():
     """DHCP: to its senders a queue at another address is another queue (B-099)."""
     world = world_of()
     senders = addresses(40)
@@ -236,7 +236,7 @@ def a_board_whose_address_changes_hears_from_all_of_them():
     assert len(bodies) == 80, bodies[80:]
 
 
-def a_stream_with_a_message_that_waits_is_not_forgotten():
+def test_a_stream_with_a_message_that_waits_is_not_forgotten():
     first, second, third = addresses(3)
     world = world_of(second)
     second.send(b"1", journal=0)
@@ -264,7 +264,7 @@ def a_stream_with_a_message_that_waits_is_not_forgotten():
     assert bodies == [b"0", b"2", b"3"], bodies
 
 
-def a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one():
+def test_a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one():
     """At every eighth byte that is written, on MicroPython at every 32nd. Both use the same numbers: with the counters
     of the old one none is new.
     """
@@ -342,7 +342,7 @@ def put_behind_router(sender):
     sender.connect = open_session
 
 
-def acknowledgements_go_back_the_way_the_message_came():
+def test_acknowledgements_go_back_the_way_the_message_came():
     """A router stands between: FinalAcks are for the sender, on the router's session, also after a reset."""
     sender = Sender(1, NUMBERED)
     world = world_of(sender)
@@ -368,7 +368,7 @@ def acknowledgements_go_back_the_way_the_message_came():
     assert world.node.inboxes.owed.final_acks == []
 
 
-def acknowledgements_for_a_sender_behind_a_router_are_addressed_to_the_sender():
+def test_acknowledgements_for_a_sender_behind_a_router_are_addressed_to_the_sender():
     """By its GUID, also where it names the queue directly, for the router's address means that (A-20, B-361, B-362)."""
     for behind in (True, False):
         sender = Sender(1)
@@ -389,7 +389,7 @@ def acknowledgements_for_a_sender_behind_a_router_are_addressed_to_the_sender():
         assert told == {connection.OrderAck: address, headers.FinalAck: address}, told
 
 
-def names_and_numbers_are_checked():
+def test_names_and_numbers_are_checked():
     world = world_of()
     node = world.node
     assert node.inbox("COMMANDS") is world.inbox
@@ -412,7 +412,7 @@ def names_and_numbers_are_checked():
         raise AssertionError((name, number))
 
 
-def a_sender_that_lost_its_memory_begins_anew():
+def test_a_sender_that_lost_its_memory_begins_anew():
     sender = Sender(1)
     world = world_of(sender)
     bodies = []
@@ -496,32 +496,16 @@ def life(seed):
     return cuts
 
 
-def random_lives(first=1, count=LIVES):
+def test_random_lives(first=1, count=LIVES):  # noqa: PT028 - more by hand
     cuts = sum([life(seed) for seed in range(first, first + count)])
     print(cuts, "cuts")
     assert cuts > count
 
 
-TESTS = (
-    a_refusal_that_is_given_up_is_not_called_stored,
-    who_never_fetches_an_acknowledgement_keeps_nobody_out,
-    what_is_not_durable_is_not_handed_out,
-    memory_that_runs_out_loses_no_message,
-    a_log_that_is_full_acknowledges_nothing_and_ends_that_session_alone,
-    what_can_never_find_room_is_refused,
-    of_too_many_senders_nobody_is_forgotten_who_may_send_again_soon,
-    a_board_whose_address_changes_hears_from_all_of_them,
-    a_stream_with_a_message_that_waits_is_not_forgotten,
-    a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one,
-    acknowledgements_go_back_the_way_the_message_came,
-    acknowledgements_for_a_sender_behind_a_router_are_addressed_to_the_sender,
-    names_and_numbers_are_checked,
-    a_sender_that_lost_its_memory_begins_anew,
-    random_lives,
-)
+TESTS = tests_of(globals())
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        random_lives(int(sys.argv[1]), int(sys.argv[2]))
+        test_random_lives(int(sys.argv[1]), int(sys.argv[2]))
     run_calls([(test.__name__, test, (), {}) for test in TESTS])

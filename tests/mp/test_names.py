@@ -13,7 +13,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 import virtual
-from engine_cases import run_calls
+from engine_cases import run_calls, tests_of
 from mqqb import connection
 from ordack.node import Node, board
 from ordack.node.talk import dns, link, listener
@@ -120,7 +120,7 @@ def refused(call, *arguments):
     return error
 
 
-def a_local_name_needs_no_server():
+def test_a_local_name_needs_no_server():
     server = Server()
     assert dns.Lookup("LocalHost").poll() == "127.0.0.1"
     for name in ("10.0.0.5", "255.0.0.1", "fe80::1", "::"):
@@ -130,7 +130,7 @@ def a_local_name_needs_no_server():
         assert not link.is_address(name), name
 
 
-def servers_come_from_the_network():
+def test_servers_come_from_the_network():
     dns.SERVERS[:] = []
     path = "/tmp/ordack-resolv-" + str(int.from_bytes(os.urandom(6), "big"))
     with open(path, "w") as file:
@@ -179,7 +179,7 @@ def unknown(request):
     return reply(request, flags=0x8183)
 
 
-def a_name_is_asked_for_once_while_it_is_good():
+def test_a_name_is_asked_for_once_while_it_is_good():
     ticks = Ticks()
     for ttl, good in ((0, 30), (300, 300), (1 << 31, 86400)):
         dns._cache.clear()
@@ -193,7 +193,7 @@ def a_name_is_asked_for_once_while_it_is_good():
         assert [request[12:].lower() for request in server.requests] == [LABELS + b"\0\1\0\1"] * 2
 
 
-def an_address_at_which_nobody_answers_is_asked_for_anew():
+def test_an_address_at_which_nobody_answers_is_asked_for_anew():
     ticks = Ticks()
     server = Server(lambda request: [reply(request, address(5 + len(server.requests)))])
     assert served(server) == "10.0.0.6"
@@ -204,7 +204,7 @@ def an_address_at_which_nobody_answers_is_asked_for_anew():
     assert served(server, again=True) == "10.0.0.7"
 
 
-def aliases_are_followed():
+def test_aliases_are_followed():
     press, line = b"\x05press\xc0\x14", b"\x04line\xc0\x14"  # behind them: example
     for order in ((0, 1, 2), (2, 1, 0)):
         for last, found in ((line, "10.0.0.5"), (b"\x05other\0", None), (press, None)):
@@ -223,7 +223,7 @@ def aliases_are_followed():
                 assert "no IPv4 address" in str(refused(served, server))
 
 
-def only_the_answer_to_the_question_counts():
+def test_only_the_answer_to_the_question_counts():
     """Answers with another id, to another question, and what is no answer are passed over."""
 
     def say(request):
@@ -249,7 +249,7 @@ def only_the_answer_to_the_question_counts():
     assert looking.poll() == "10.0.0.5"
 
 
-def an_answer_from_elsewhere_is_passed_over():
+def test_an_answer_from_elsewhere_is_passed_over():
     ticks = Ticks()
     server = Server(saying(address(66)))
     elsewhere, _ = bound()
@@ -266,7 +266,7 @@ def an_answer_from_elsewhere_is_passed_over():
     assert looking.poll() == "10.0.0.5"
 
 
-def dead_servers_are_asked_later_and_later():
+def test_dead_servers_are_asked_later_and_later():
     ticks = Ticks()
     servers = [Server(), Server()]
     looking = dns.Lookup(NAME)
@@ -286,7 +286,7 @@ def dead_servers_are_asked_later_and_later():
     assert looking._socket is None
 
 
-def answers_that_are_of_no_use_are_errors_with_words():
+def test_answers_that_are_of_no_use_are_errors_with_words():
     for change, words in (
         (lambda request: reply(request, address(), flags=0x8380), "truncated"),
         (lambda request: reply(request, flags=0x8182), "refuses, code 2"),
@@ -312,7 +312,7 @@ def answers_that_are_of_no_use_are_errors_with_words():
         assert len(server.requests) == rounds
 
 
-def no_answer_whatever_is_in_it_does_harm():
+def test_no_answer_whatever_is_in_it_does_harm():
     query = b"\1\2" + dns._QUERY + dns._question(NAME)
     whole = reply(query, record(POINTER, CNAME, 40, b"\x05press\xc0\x14"), address(name=b"\x05press\xc0\x14"))
     dice = power.Dice(7)
@@ -336,7 +336,7 @@ def no_answer_whatever_is_in_it_does_harm():
         assert "not a host name" in str(refused(dns.Lookup(name).poll)), name
 
 
-def what_was_found_is_kept_while_nobody_answers():
+def test_what_was_found_is_kept_while_nobody_answers():
     ticks = Ticks()
     server = Server(saying(address()))
     assert served(server) == "10.0.0.5"
@@ -406,19 +406,19 @@ def goes_on(closes):
     node.close_now()
 
 
-def a_stale_address_of_a_name_is_passed_over():
+def test_a_stale_address_of_a_name_is_passed_over():
     goes_on(False)
 
 
-def an_address_of_another_program_is_passed_over():
+def test_an_address_of_another_program_is_passed_over():
     goes_on(True)
 
 
-def a_board_does_not_listen_at_a_name():
+def test_a_board_does_not_listen_at_a_name():
     assert "localhost" in str(refused(listener.TcpListener, "localhost", 1801, None))
 
 
-def the_time_comes_from_a_server_with_a_name():
+def test_the_time_comes_from_a_server_with_a_name():
     ticks = Ticks()
     server = Server()
     clock, port = bound()
@@ -532,7 +532,7 @@ def watched(do):
     assert asked > 12, asked
 
 
-def a_dead_name_server_does_not_keep_a_node_from_its_watchdog():
+def test_a_dead_name_server_does_not_keep_a_node_from_its_watchdog():
     def work(ticks, watchdog, node, asking):
         for _ in range(600):
             watchdog.poll()
@@ -542,24 +542,7 @@ def a_dead_name_server_does_not_keep_a_node_from_its_watchdog():
     watched(work)
 
 
-TESTS = (
-    a_local_name_needs_no_server,
-    servers_come_from_the_network,
-    a_name_is_asked_for_once_while_it_is_good,
-    an_address_at_which_nobody_answers_is_asked_for_anew,
-    aliases_are_followed,
-    only_the_answer_to_the_question_counts,
-    an_answer_from_elsewhere_is_passed_over,
-    dead_servers_are_asked_later_and_later,
-    answers_that_are_of_no_use_are_errors_with_words,
-    no_answer_whatever_is_in_it_does_harm,
-    what_was_found_is_kept_while_nobody_answers,
-    a_stale_address_of_a_name_is_passed_over,
-    an_address_of_another_program_is_passed_over,
-    a_board_does_not_listen_at_a_name,
-    the_time_comes_from_a_server_with_a_name,
-    a_dead_name_server_does_not_keep_a_node_from_its_watchdog,
-)
+TESTS = tests_of(globals())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ sys.path.insert(0, "tests/mp")
 import confirm_cases
 import power
 from confirm_cases import JN, JP, T0
-from engine_cases import run_calls
+from engine_cases import run_calls, tests_of
 from mqqb import build, compose, confirm, core, names
 from node_board import LINE, Board
 from ordack.node import Node, clock, node
@@ -69,7 +69,7 @@ def check(case, restarts=False):
     assert board.node.waiting == (answer == confirm.WAITING)
 
 
-def case_6_not_sent_when_the_link_comes_up():
+def test_case_6_not_sent_when_the_link_comes_up():
     for journal in (JN, 0):
         board = Board()
         board.send(journal=journal, ttrq=60, ttbr=10)
@@ -79,7 +79,7 @@ def case_6_not_sent_when_the_link_comes_up():
         assert board.queue.stream.table == []
 
 
-def case_11_jn_is_in_the_packet():
+def test_case_11_jn_is_in_the_packet():
     board = Board(confirmation=confirm.Settings(xact_dead_letter_always=True))
     board.send(ttbr=10)
     assert board.transmit()[0].user.fields[core.USER_FLAGS] & core.USER_JN
@@ -87,7 +87,7 @@ def case_11_jn_is_in_the_packet():
     assert board.state() == "O"
 
 
-def case_14_dead_lettered_at_start_up():
+def test_case_14_dead_lettered_at_start_up():
     """And in each state, whatever of it was durable."""
     for how in power.WAYS:
         for state in "QSO":
@@ -107,7 +107,7 @@ def case_14_dead_lettered_at_start_up():
             assert board.told == [(1, found[0])]
 
 
-def what_is_held_is_not_sent_any_more_and_its_gap_is_bridged():
+def test_what_is_held_is_not_sent_any_more_and_its_gap_is_bridged():
     board = Board()
     board.send(b"1", journal=JN, ttbr=10)
     board.send(b"2", journal=JN)
@@ -130,7 +130,7 @@ def what_is_held_is_not_sent_any_more_and_its_gap_is_bridged():
     assert board.node.waiting == 1
 
 
-def what_is_held_can_still_be_confirmed():
+def test_what_is_held_can_still_be_confirmed():
     board = Board()
     board.send(b"1", journal=JN, ttbr=10)
     board.send(b"2", journal=JN)
@@ -147,7 +147,7 @@ def what_is_held_can_still_be_confirmed():
     assert (board.state(3), board.node.waiting) == ("-", 0)
 
 
-def what_is_held_does_not_come_back_in_the_way_of_a_newer_sequence():
+def test_what_is_held_does_not_come_back_in_the_way_of_a_newer_sequence():
     """Without a clock after the restart nothing else would keep it out of the table."""
     board = Board()
     board.send(b"1", journal=JN, ttbr=10)
@@ -167,7 +167,7 @@ def times(packet):
     return packet.base.fields[core.BASE_TIME_TO_REACH_QUEUE], packet.user.fields[core.USER_TIME_TO_BE_RECEIVED]
 
 
-def nothing_expires_by_a_clock_that_is_not_set():
+def test_nothing_expires_by_a_clock_that_is_not_set():
     board = Board(time=-T0)
     board.send(b"1", journal=JN, ttrq=5, ttbr=10)
     board.send(b"2", ttrq=5)
@@ -196,7 +196,7 @@ def nothing_expires_by_a_clock_that_is_not_set():
     assert sorted(board.told) == [(1, 0x8002), (2, 0x8002)]
 
 
-def a_clock_that_is_lost_again_ends_nothing():
+def test_a_clock_that_is_lost_again_ends_nothing():
     board = Board()
     board.send(b"1", journal=JN, ttrq=5)
     board.time = 100 - T0
@@ -208,7 +208,7 @@ def a_clock_that_is_lost_again_ends_nothing():
     assert board.told == [(1, 0x8002)]
 
 
-def a_full_quota_discards_the_copy_and_says_so():
+def test_a_full_quota_discards_the_copy_and_says_so():
     """C-37, B-397: of each queue by itself, by bytes and by count, over restarts; the rest goes on."""
     size = len(build.user_message(power.GUID, 1, names.parse_format_name(LINE), b"", delivery="transactional"))
     for options in ({"quota": 2 * size}, {"hold": 8}):
@@ -234,7 +234,7 @@ def a_full_quota_discards_the_copy_and_says_so():
         assert [message.message_id for message in board.node.dead_letters()] == [3, 9]
 
 
-def a_dead_letter_stays_until_it_is_taken():
+def test_a_dead_letter_stays_until_it_is_taken():
     """B-391, B-394, C-34, C-35, C-85, C-86: the whole message, its class, its mark; nothing else changes it."""
     board = Board()
     board.send(b"one", journal=JN, label="first", ttbr=10)
@@ -268,7 +268,7 @@ def a_dead_letter_stays_until_it_is_taken():
     assert board.node.outbox.live == 1
 
 
-def what_is_on_its_way_cannot_be_taken_and_what_has_ended_not_deleted():
+def test_what_is_on_its_way_cannot_be_taken_and_what_has_ended_not_deleted():
     board = Board()
     message = board.send(journal=JN)
     for state in "QSO":
@@ -297,7 +297,7 @@ def what_is_on_its_way_cannot_be_taken_and_what_has_ended_not_deleted():
         board.restart()
 
 
-def a_final_ack_is_acknowledged_only_when_its_outcome_is_durable():
+def test_a_final_ack_is_acknowledged_only_when_its_outcome_is_durable():
     for message_class, journal in ((0x4000, JP), (0x4000, JN), (0x8003, JN), (0x8003, 0)):
         board = Board()
         board.send(journal=journal)
@@ -316,7 +316,7 @@ def a_final_ack_is_acknowledged_only_when_its_outcome_is_durable():
         assert board.state() == {(0x4000, JP): "J", (0x8003, JN): "X"}.get((message_class, journal), "-")
 
 
-def each_start_begins_a_sequence_and_the_older_one_goes_first():
+def test_each_start_begins_a_sequence_and_the_older_one_goes_first():
     """A-22, B-079, B-093, B-426."""
     for time in (0, -T0):
         board = Board(time=time)
@@ -338,7 +338,7 @@ def each_start_begins_a_sequence_and_the_older_one_goes_first():
             assert numbers[0][0] >> 32 >= T0
 
 
-def a_copy_that_is_put_back_is_told_by_what_its_destination_has():
+def test_a_copy_that_is_put_back_is_told_by_what_its_destination_has():
     board = Board()
     board.send(b"0")
     board.send(b"1")
@@ -361,7 +361,7 @@ def a_copy_that_is_put_back_is_told_by_what_its_destination_has():
         assert board.node.waiting == 0, (offset, board.node.waiting)
 
 
-def what_an_old_copy_has_of_an_ended_sequence_ended_in_a_way_that_is_not_known():
+def test_what_an_old_copy_has_of_an_ended_sequence_ended_in_a_way_that_is_not_known():
     """B-426: the destination has gone on to a later sequence; whether it took or refused these, nobody can say."""
     for journal in (0, JN):
         board = Board()
@@ -387,7 +387,7 @@ def what_an_old_copy_has_of_an_ended_sequence_ended_in_a_way_that_is_not_known()
         assert board.node.stats.stored == 0
 
 
-def what_an_old_copy_has_of_an_earlier_start_does_not_wait_for_ever():
+def test_what_an_old_copy_has_of_an_earlier_start_does_not_wait_for_ever():
     """B-426: the life that is lost went on to a sequence of which the copy knows nothing, so its destination refuses
     what the copy sends again, and with it all that comes behind (B-093, B-275)."""
     board = Board()
@@ -417,7 +417,7 @@ def what_an_old_copy_has_of_an_earlier_start_does_not_wait_for_ever():
     assert board.node.waiting == 0
 
 
-def two_copies_never_use_the_same_numbers():
+def test_two_copies_never_use_the_same_numbers():
     """Not even without a clock, when both have counted as many starts (B-020, B-079, A-22)."""
     board = Board(time=-T0)
     board.send(b"1")
@@ -442,7 +442,7 @@ def two_copies_never_use_the_same_numbers():
         log.jump = bytes
 
 
-def a_second_node_of_a_program_takes_the_outbox_and_the_first_accepts_nothing_more():
+def test_a_second_node_of_a_program_takes_the_outbox_and_the_first_accepts_nothing_more():
     """Both wrote over each other: of ten messages that were accepted seven were left."""
     disk = power.Disk()
     disk.place = "/outbox"
@@ -475,7 +475,7 @@ def a_second_node_of_a_program_takes_the_outbox_and_the_first_accepts_nothing_mo
     assert "/outbox" not in node.opened
 
 
-def an_emptied_folder_is_another_queue_manager():
+def test_an_emptied_folder_is_another_queue_manager():
     nodes = [Node("", files=power.Disk()) for _ in range(2)]
     assert nodes[0].guid != nodes[1].guid
     disk = power.Disk()
@@ -492,7 +492,7 @@ def an_emptied_folder_is_another_queue_manager():
     assert "100 bytes" in said
 
 
-def who_is_ahead_is_told_once_and_overtaken():
+def test_who_is_ahead_is_told_once_and_overtaken():
     """B-426: also by a time stamp that is above the time; also after a restart."""
     board = Board()
     board.send(b"1")
@@ -514,7 +514,7 @@ def who_is_ahead_is_told_once_and_overtaken():
     assert board.node.stats.ahead == 0
 
 
-def what_cannot_be_held_is_taken_later_in_order():
+def test_what_cannot_be_held_is_taken_later_in_order():
     """Memory for two messages under way: the others wait on the flash, over a restart and in the order of numbers."""
     board = Board(segment_size=800, hold=4)
     sent = [board.send(b"%d" % k, journal=JN if k % 5 == 0 else 0).message_id for k in range(14)]
@@ -551,29 +551,7 @@ def what_cannot_be_held_is_taken_later_in_order():
 PLAYED = [case for case in confirm_cases.CASES if T0 + case[4] < clock.CLOCK_END]
 CASES = [(case[0], check, (case,)) for case in PLAYED]
 CASES += [(case[0] + ", with restarts", check, (case, True)) for case in PLAYED]
-OTHERS = (
-    case_6_not_sent_when_the_link_comes_up,
-    case_11_jn_is_in_the_packet,
-    case_14_dead_lettered_at_start_up,
-    what_is_held_is_not_sent_any_more_and_its_gap_is_bridged,
-    what_is_held_can_still_be_confirmed,
-    what_is_held_does_not_come_back_in_the_way_of_a_newer_sequence,
-    nothing_expires_by_a_clock_that_is_not_set,
-    a_clock_that_is_lost_again_ends_nothing,
-    a_full_quota_discards_the_copy_and_says_so,
-    a_dead_letter_stays_until_it_is_taken,
-    what_is_on_its_way_cannot_be_taken_and_what_has_ended_not_deleted,
-    a_final_ack_is_acknowledged_only_when_its_outcome_is_durable,
-    each_start_begins_a_sequence_and_the_older_one_goes_first,
-    a_copy_that_is_put_back_is_told_by_what_its_destination_has,
-    what_an_old_copy_has_of_an_ended_sequence_ended_in_a_way_that_is_not_known,
-    what_an_old_copy_has_of_an_earlier_start_does_not_wait_for_ever,
-    two_copies_never_use_the_same_numbers,
-    a_second_node_of_a_program_takes_the_outbox_and_the_first_accepts_nothing_more,
-    an_emptied_folder_is_another_queue_manager,
-    who_is_ahead_is_told_once_and_overtaken,
-    what_cannot_be_held_is_taken_later_in_order,
-)
+OTHERS = tests_of(globals())
 
 
 if __name__ == "__main__":

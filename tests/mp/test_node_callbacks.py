@@ -7,7 +7,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 from confirm_cases import JN, JP
-from engine_cases import run_calls
+from engine_cases import run_calls, tests_of
 from mqqb import confirm, core, lives
 from node_board import Board, aside
 from ordack.node import Node, outcomes
@@ -15,7 +15,7 @@ from ordack.node.storage import log
 from virtual import Nowhere, Started
 
 
-def the_handle_of_a_message_on_the_flash_says_what_became_of_it():
+def test_the_handle_of_a_message_on_the_flash_says_what_became_of_it():
     """Asked before, while, and after it is in memory; one is given up, one dead-lettered, one discarded."""
     board = Board(hold=4)
     sent = [board.send(b"%d" % k, journal=JN if k == 7 else 0) for k in range(12)]
@@ -70,14 +70,14 @@ def _ask_while_one_fails(asks, expire):
     assert [message.is_stored() for message in first] == [False] * 10
 
 
-def who_asks_about_others_while_one_fails_gets_the_same_answer_as_later():
+def test_who_asks_about_others_while_one_fails_gets_the_same_answer_as_later():
     """Several end at once: by their time, and because the destination has passed on to a later sequence."""
     for asks in (False, True):
         for expire in (False, True):
             _ask_while_one_fails(asks, expire)
 
 
-def two_handles_of_one_message_say_the_same():
+def test_two_handles_of_one_message_say_the_same():
     board = Board(hold=4)
     sent = [board.send(b"%d" % k) for k in range(8)]
     found = board.node.find(8)
@@ -102,7 +102,7 @@ def two_handles_of_one_message_say_the_same():
     assert told == [True] * 3
 
 
-def a_start_with_less_memory_hears_of_what_it_has_on_the_flash():
+def test_a_start_with_less_memory_hears_of_what_it_has_on_the_flash():
     """The OrderAck of the last one comes before that is in memory: it is sent again, and then it counts."""
     board = Board(hold=10)
     for k in range(5):
@@ -150,7 +150,7 @@ def _be_short_of_memory(where, nth):
     return bodies
 
 
-def want_of_memory_while_one_is_taken_from_the_flash_changes_nothing():
+def test_want_of_memory_while_one_is_taken_from_the_flash_changes_nothing():
     """Wherever it strikes: all are sent once, in order, and a message that comes in between goes behind them."""
     for where in ("backlog._take", "deadlines.expect", "backlog._take_coming", "flash_only.next", "backlog._share"):
         for nth in range(1, 5):
@@ -159,7 +159,7 @@ def want_of_memory_while_one_is_taken_from_the_flash_changes_nothing():
             assert bodies[6:] in ([], [b"between"]), (where, nth, bodies)
 
 
-def what_nobody_followed_and_nobody_remembers_is_not_guessed():
+def test_what_nobody_followed_and_nobody_remembers_is_not_guessed():
     board = Board(hold=4)
     sent = [board.send(b"", ttrq=5) for _ in range(outcomes.OUTCOMES_MAX + 20)]
     board.time = 10
@@ -176,7 +176,7 @@ def what_nobody_followed_and_nobody_remembers_is_not_guessed():
     assert "message 6 has ended" in told
 
 
-def what_has_expired_on_the_flash_makes_room():
+def test_what_has_expired_on_the_flash_makes_room():
     """C-33: more than fits, all too late: the first that is refused room has it made."""
     board = Board(hold=4, capacity=8000, segment_size=1000)
     count = 0
@@ -198,7 +198,7 @@ def what_has_expired_on_the_flash_makes_room():
     assert board.node.waiting == 1
 
 
-def who_sends_again_what_has_expired_goes_no_deeper_than_a_call():
+def test_who_sends_again_what_has_expired_goes_no_deeper_than_a_call():
     """On a full flash, from within on_failed: each attempt that is refused stays one refusal."""
     board = Board(hold=4, capacity=30000, segment_size=4000)
     depth = [0, 0]
@@ -225,7 +225,7 @@ def who_sends_again_what_has_expired_goes_no_deeper_than_a_call():
     assert depth == [0, 1], depth
 
 
-def a_sequence_that_is_used_up_is_followed_by_another():
+def test_a_sequence_that_is_used_up_is_followed_by_another():
     """A-24."""
     board = Board()
     board.send(b"1")
@@ -239,7 +239,7 @@ def a_sequence_that_is_used_up_is_followed_by_another():
     assert len({number[0] for number in ids}) == 2
 
 
-def a_node_closes_although_its_link_becomes_ready_at_that_moment():
+def test_a_node_closes_although_its_link_becomes_ready_at_that_moment():
     board = Board()
 
     async def wake():
@@ -268,7 +268,7 @@ def _fail(board, count=1, **properties):
     return messages
 
 
-def nothing_is_told_before_the_node_has_done_its_work():
+def test_nothing_is_told_before_the_node_has_done_its_work():
     """Neither by put() nor while it works; then in order. What fails in a callback is told behind the others."""
     board = Board(connect=Nowhere())
     told = []
@@ -293,7 +293,7 @@ def nothing_is_told_before_the_node_has_done_its_work():
     assert board.node.outbox.live == board.node.waiting == 1
 
 
-def what_a_callback_raises_is_raised_by_poll_and_harms_nothing():
+def test_what_a_callback_raises_is_raised_by_poll_and_harms_nothing():
     board = Board(connect=Nowhere())
     told = []
 
@@ -316,7 +316,7 @@ def what_a_callback_raises_is_raised_by_poll_and_harms_nothing():
     board.node.poll()
 
 
-def whoever_is_not_told_before_the_power_goes_is_told_after_it():
+def test_whoever_is_not_told_before_the_power_goes_is_told_after_it():
     for way in power.WAYS:
         board = Board(connect=Nowhere())
         _fail(board, 2)
@@ -334,7 +334,7 @@ def whoever_is_not_told_before_the_power_goes_is_told_after_it():
         assert board.node.outbox.live == 0
 
 
-def a_callback_may_take_and_ask_about_its_message():
+def test_a_callback_may_take_and_ask_about_its_message():
     board = Board(connect=Nowhere())
     seen = []
 
@@ -357,7 +357,7 @@ def a_callback_may_take_and_ask_about_its_message():
     assert board.node.outbox.live == 0
 
 
-def each_message_that_is_stored_is_told_once():
+def test_each_message_that_is_stored_is_told_once():
     stored = []
     board = Board(connect=Nowhere(), on_stored=lambda message: stored.append((message.message_id, message.is_stored())))
     for journal in (0, JN):
@@ -371,7 +371,7 @@ def each_message_that_is_stored_is_told_once():
     assert len(stored) == 2
 
 
-def an_asyncio_callback_is_refused_in_words():
+def test_an_asyncio_callback_is_refused_in_words():
     board = Board(connect=Nowhere())
 
     async def failed(message):
@@ -389,7 +389,7 @@ def an_asyncio_callback_is_refused_in_words():
     assert board.node.error is None
 
 
-def who_waits_for_a_node_that_is_not_started_is_told():
+def test_who_waits_for_a_node_that_is_not_started_is_told():
     """It would wait for ever, and on MicroPython the program would end without a word."""
     board = Board(connect=Nowhere())
     message = board.send(b"1", dead_letter=True)
@@ -424,7 +424,7 @@ def who_waits_for_a_node_that_is_not_started_is_told():
     asyncio.run(main())
 
 
-def an_interrupt_that_calls_the_node_at_work_is_refused_in_words():
+def test_an_interrupt_that_calls_the_node_at_work_is_refused_in_words():
     """As micropython.schedule does it: between any two steps. Nothing is half done, and the node goes on."""
     link = Nowhere()
     board = Board(connect=link)
@@ -472,13 +472,13 @@ def _press_ctrl_c(within, name, call):
     board.node.close_now()
 
 
-def after_ctrl_c_a_new_node_goes_on_with_what_was_accepted():
+def test_after_ctrl_c_a_new_node_goes_on_with_what_was_accepted():
     """The old one, in which a message is half accepted, or a poll half done, does nothing more, and says why."""
     _press_ctrl_c(lambda node: node.outbox, "append", lambda board: board.queue.put(b"lost"))
     _press_ctrl_c(lambda node: node.peers, "poll", lambda board: board.node.poll())
 
 
-def power_goes_at_every_change_of_the_disk():
+def test_power_goes_at_every_change_of_the_disk():
     """Messages in all states: whatever is left, each is where its record says, in a state that it has had.
 
     On MicroPython the power goes at every ninth place.
@@ -553,28 +553,7 @@ def power_goes_at_every_change_of_the_disk():
     assert counts[0] > 1000
 
 
-TESTS = (
-    what_has_expired_on_the_flash_makes_room,
-    who_sends_again_what_has_expired_goes_no_deeper_than_a_call,
-    who_asks_about_others_while_one_fails_gets_the_same_answer_as_later,
-    two_handles_of_one_message_say_the_same,
-    a_start_with_less_memory_hears_of_what_it_has_on_the_flash,
-    want_of_memory_while_one_is_taken_from_the_flash_changes_nothing,
-    what_nobody_followed_and_nobody_remembers_is_not_guessed,
-    the_handle_of_a_message_on_the_flash_says_what_became_of_it,
-    a_sequence_that_is_used_up_is_followed_by_another,
-    a_node_closes_although_its_link_becomes_ready_at_that_moment,
-    nothing_is_told_before_the_node_has_done_its_work,
-    what_a_callback_raises_is_raised_by_poll_and_harms_nothing,
-    whoever_is_not_told_before_the_power_goes_is_told_after_it,
-    a_callback_may_take_and_ask_about_its_message,
-    each_message_that_is_stored_is_told_once,
-    an_asyncio_callback_is_refused_in_words,
-    who_waits_for_a_node_that_is_not_started_is_told,
-    an_interrupt_that_calls_the_node_at_work_is_refused_in_words,
-    after_ctrl_c_a_new_node_goes_on_with_what_was_accepted,
-    power_goes_at_every_change_of_the_disk,
-)
+TESTS = tests_of(globals())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 sys.path.insert(0, "tests/mp")
 
 import power
-from engine_cases import run_calls
+from engine_cases import run_calls, tests_of
 from mqqb import confirm, core
 from ordack.node.storage import log, outbox, replay, sources
 from power import bodies, end, put
@@ -47,7 +47,7 @@ def segments(folder):
     return [name for name in os.listdir(folder) if name.endswith(".log")]
 
 
-def real_files_keep_what_was_sent():
+def test_real_files_keep_what_was_sent():
     folder = scratch("files")
     box = outbox.Outbox(log.Files(folder), power.GUID, segment_size=2000)
     sent = [bytes([k]) * (k * 37 % 1500) for k in range(40)]
@@ -69,7 +69,7 @@ def real_files_keep_what_was_sent():
     last.close()
 
 
-def a_torn_tail_is_dropped_and_never_built_upon():
+def test_a_torn_tail_is_dropped_and_never_built_upon():
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     put(box, b"whole")
@@ -95,7 +95,7 @@ def holds(box):
     return box.log.guid, messages, arrivals, counters, box.last_message_id
 
 
-def any_flipped_bit_is_read_as_it_was():
+def test_any_flipped_bit_is_read_as_it_was():
     """At any state of a log: nothing stops, is lost or made up, no number is used again, and it is said."""
     dice = power.Dice(8)
     states = []
@@ -158,7 +158,7 @@ def any_flipped_bit_is_read_as_it_was():
     assert changes > 400
 
 
-def what_is_broken_worse_is_left_out_and_said():
+def test_what_is_broken_worse_is_left_out_and_said():
     """What is behind it is delivered; of what was in there, only what is known to have ended is not missed."""
     for settled in (False, True):
         disk = power.Disk()
@@ -183,12 +183,7 @@ def what_is_broken_worse_is_left_out_and_said():
 
 
 CUTS = (every_byte_of_a_workload, one_life_after_another)  # CPython has more of both in tests/node/test_outbox.py
-TESTS = (
-    real_files_keep_what_was_sent,
-    a_torn_tail_is_dropped_and_never_built_upon,
-    what_is_broken_worse_is_left_out_and_said,
-    any_flipped_bit_is_read_as_it_was,
-)
+TESTS = tests_of(globals())
 
 
 if __name__ == "__main__":

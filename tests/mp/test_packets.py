@@ -5,18 +5,18 @@ import sys
 sys.path.insert(0, "tests/mp")
 
 import packet_build
-from engine_cases import run_calls
+from engine_cases import run_calls, tests_of
 from mqqb import build, compose, core, guids, parse
 from mqqb.names import utf16_decode, utf16_encode
 from packet_samples import DIRECT, SENDER, frames, full_message, outcome, reparse
 
 
-def captured_frames_are_written_as_they_were():
+def test_captured_frames_are_written_as_they_were():
     for number, raw in frames().items():
         assert reparse(raw) == raw, number
 
 
-def a_message_with_everything_round_trips():  # B-430
+def test_a_message_with_everything_round_trips():  # B-430
     raw = packet_build.build(full_message())
     assert packet_build.build(parse.parse(raw)) == raw
     message = parse.parse(raw)
@@ -28,7 +28,7 @@ def a_message_with_everything_round_trips():  # B-430
     assert names[1] == "PUBLIC=67666564-6968-6B6A-6C6D-6E6F70717273", names
 
 
-def every_truncation_is_answered():  # B-429, B-430
+def test_every_truncation_is_answered():  # B-429, B-430
     raw = packet_build.build(full_message())
     for size in range(len(raw)):
         assert outcome(raw[:size]) == "more", size
@@ -40,7 +40,7 @@ def every_truncation_is_answered():  # B-429, B-430
         assert outcome(short) in ("malformed", "packet"), size
 
 
-def every_byte_can_be_wrong():  # B-169
+def test_every_byte_can_be_wrong():  # B-169
     raw = packet_build.build(full_message())
     for at in range(len(raw)):
         for value in (0, 1, 0x7F, 0x80, 0xFF):
@@ -49,7 +49,7 @@ def every_byte_can_be_wrong():  # B-169
             assert outcome(wrong) in ("packet", "malformed", "more"), (at, value)
 
 
-def the_transaction_header_is_found():  # B-317
+def test_the_transaction_header_is_found():  # B-317
     raw = build.user_message(SENDER, 1, DIRECT, b"x" * 100, delivery="transactional")
     at = parse.transaction_offset(raw)
     assert raw[at] & (core.TX_FM | core.TX_LM) == core.TX_FM | core.TX_LM
@@ -63,21 +63,14 @@ def the_transaction_header_is_found():  # B-317
     assert parse.transaction_offset(build.user_message(SENDER, 1, DIRECT, b"")) == 0
 
 
-def texts_keep_their_bytes():
+def test_texts_keep_their_bytes():
     for text in ("", "plain", "\u00e9\u4e2d", "\U0001f600", "a\U0010ffffb"):
         assert utf16_decode(utf16_encode(text)) == text
     for raw in (b"\x3d\xd8", b"\x00\xdc\x3d\xd8", b"\x3d\xd8a\0", b"\x3d\xd8\x00\xde"):
         assert utf16_encode(utf16_decode(raw)) == raw
 
 
-TESTS = (
-    captured_frames_are_written_as_they_were,
-    a_message_with_everything_round_trips,
-    every_truncation_is_answered,
-    every_byte_can_be_wrong,
-    the_transaction_header_is_found,
-    texts_keep_their_bytes,
-)
+TESTS = tests_of(globals())
 
 if __name__ == "__main__":
     run_calls([(test.__name__, test, (), {}) for test in TESTS])

@@ -10,7 +10,7 @@ sys.path.insert(0, "tests/mp")
 import chip
 import power
 from bare_flash import BLOCK, BLOCKS, UNIT, blank, open_flash
-from engine_cases import run_calls
+from engine_cases import run_calls, tests_of
 from ordack.node.storage import log, raw_flash
 from power import raises
 
@@ -39,7 +39,7 @@ def starts(data, expected):
     assert data[len(expected) :] == b"\xff" * (len(data) - len(expected)), "what is not written is blank"
 
 
-def rounds_of_the_ring():
+def test_rounds_of_the_ring():
     """Whatever is begun, appended to, removed, at any start: every segment has its bytes, and all blocks wear alike."""
     print("seed", SEED)
     dice = power.Dice(SEED)
@@ -94,7 +94,7 @@ def rounds_of_the_ring():
     assert max(erased) - min(erased) <= 2
 
 
-def nothing_of_an_earlier_round_passes():
+def test_nothing_of_an_earlier_round_passes():
     """The same number twice: blocks of the one that was removed do not become those of the other."""
     device = blank()
     files = open_flash(device)
@@ -115,7 +115,7 @@ def nothing_of_an_earlier_round_passes():
     assert open_flash(device).names() == [], "the ones before it are gone as well"
 
 
-def the_later_of_two_counts():
+def test_the_later_of_two_counts():
     """A segment that could not be removed, and was begun again: its number stands twice."""
     for place in (0, BLOCKS - 1):
         device = blank()
@@ -127,7 +127,7 @@ def the_later_of_two_counts():
         starts(content(open_flash(device), name), b"after")
 
 
-def a_segment_ends_where_another_block_follows():
+def test_a_segment_ends_where_another_block_follows():
     """One was begun behind it, and removed: blocks of a segment follow one another."""
     device = blank()
     files = open_flash(device)
@@ -139,7 +139,7 @@ def a_segment_ends_where_another_block_follows():
     assert content(files, first) == content(open_flash(device), first) == b"one" + bytes(files.unit - 3)
 
 
-def half_erased_blocks_are_nothing():
+def test_half_erased_blocks_are_nothing():
     """Whatever bits a cut leaves of a block that is erased, the segments are as before, and the ring goes on."""
     print("seed", SEED)
     dice = power.Dice(SEED)
@@ -191,7 +191,7 @@ class Worn(chip.Nor):
         self.data[self.at] = self.kept
 
 
-def worn_blocks_are_passed_over():
+def test_worn_blocks_are_passed_over():
     """What cannot be erased, or does not read back, ends the segment; the next one is begun behind it."""
     for at, kept in ((BLOCK + 100, 0x7F), (BLOCK + 20, 0xFF), (BLOCK + 5, 0xFF)):
         device = Worn(BLOCK, blank().data, UNIT)
@@ -207,7 +207,7 @@ def worn_blocks_are_passed_over():
             starts(content(found, second), b"three")
 
 
-def what_the_device_refuses_is_an_error():
+def test_what_the_device_refuses_is_an_error():
     device = blank()
     files = open_flash(device)
     for refused in (None, b"ORDF", b"not whole"):
@@ -223,7 +223,7 @@ def what_the_device_refuses_is_an_error():
     assert raises(OSError, open_flash, device).args[0] == 5
 
 
-def a_full_ring_overwrites_nothing():
+def test_a_full_ring_overwrites_nothing():
     device = blank()
     files = open_flash(device)
     sizes = (BLOCKS - 2) * files.unit
@@ -234,7 +234,7 @@ def a_full_ring_overwrites_nothing():
     starts(content(open_flash(device), log.file_name(1)), bytes(sizes))
 
 
-def a_claim_is_made_again_wherever_it_was_cut():
+def test_a_claim_is_made_again_wherever_it_was_cut():
     dice = power.Dice(SEED)
     whole = blank()
     open_flash(whole)
@@ -252,7 +252,7 @@ class Card(chip.Flash):
         return super().readblocks(block, buffer)
 
 
-def other_devices_are_refused():
+def test_other_devices_are_refused():
     """Nothing is written to a device that holds anything else, or is unfit; and it is said what to do."""
     for place in (0, 1, 99, BLOCKS * BLOCK - 1):
         device = blank()
@@ -275,18 +275,7 @@ def other_devices_are_refused():
     assert "part of the block" in str(raises(ValueError, raw_flash.RawFlash, blank(), 96))
 
 
-TESTS = (
-    rounds_of_the_ring,
-    nothing_of_an_earlier_round_passes,
-    the_later_of_two_counts,
-    a_segment_ends_where_another_block_follows,
-    half_erased_blocks_are_nothing,
-    worn_blocks_are_passed_over,
-    what_the_device_refuses_is_an_error,
-    a_full_ring_overwrites_nothing,
-    a_claim_is_made_again_wherever_it_was_cut,
-    other_devices_are_refused,
-)
+TESTS = tests_of(globals())
 
 
 if __name__ == "__main__":

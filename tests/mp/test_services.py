@@ -12,7 +12,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 import virtual
-from engine_cases import run_calls
+from engine_cases import run_calls, tests_of
 from inbox_world import Sender, World
 from ordack.node import Node, board
 from ordack.node.storage import log, replay
@@ -21,7 +21,7 @@ from virtual import Nowhere, Ticks
 T0 = 1800000000
 
 
-def a_guid_is_of_the_chip_and_of_a_nonce():
+def test_a_guid_is_of_the_chip_and_of_a_nonce():
     """Two boards with the same poor randomness differ, and a chip whose folder was erased is another queue manager."""
     first, second = replay.fresh_guid(), replay.fresh_guid()
     assert first != second
@@ -113,12 +113,12 @@ def ask(server, polls=200):
     return found
 
 
-def the_time_comes_from_the_network():
+def test_the_time_comes_from_the_network():
     for seconds in (T0, 2085978496, 2085978495 + 1000000):  # NTP's seconds begin anew in 2036
         assert ask(Server(seconds)) == [seconds]
 
 
-def answers_that_are_none_set_no_clock():
+def test_answers_that_are_none_set_no_clock():
     Ticks()
     for change in (
         changed(0, 0x23),  # not a server
@@ -134,7 +134,7 @@ def answers_that_are_none_set_no_clock():
     assert ask(Server(1600000000), 6) == [], "before this program was written"
 
 
-def the_time_is_asked_for_again():
+def test_the_time_is_asked_for_again():
     ticks = Ticks()
     found = []
     server = Server(T0, lambda answer: None)
@@ -175,7 +175,7 @@ class Sleeping:
         return getattr(self._real, name)
 
 
-def the_clock_is_set_within_a_bound():
+def test_the_clock_is_set_within_a_bound():
     found = []
     server = Server(T0)
     real = board.time
@@ -212,14 +212,14 @@ class Machine:
         self.told.append("feed")
 
 
-def the_clock_of_a_board_is_set():
+def test_the_clock_of_a_board_is_set():
     machine = sys.modules["machine"] = Machine()
     board._set_rtc(T0)
     del sys.modules["machine"]
     assert machine.told == [("datetime", (2027, 1, 15, 4, 8, 0, 0, 0))], machine.told  # a Friday
 
 
-def a_node_sleeps_when_all_is_on_flash_and_goes_on_after_it():
+def test_a_node_sleeps_when_all_is_on_flash_and_goes_on_after_it():
     disk = power.Disk()
     machine = Machine()
     node = Node("", files=disk, clock=lambda: 0)
@@ -236,7 +236,7 @@ def a_node_sleeps_when_all_is_on_flash_and_goes_on_after_it():
     assert [entry.tx_sequence_number for entry in queue.stream.table] == [1, 2, 1]
 
 
-def what_was_received_is_there_after_sleep():
+def test_what_was_received_is_there_after_sleep():
     sender = Sender(1)
     world = World([sender])
     for k in range(3):
@@ -248,7 +248,7 @@ def what_was_received_is_there_after_sleep():
     assert (len(world.inbox), len(world.node.inboxes.owed.final_acks)) == (2, 1)
 
 
-def a_node_does_not_sleep_while_the_flash_refuses():
+def test_a_node_does_not_sleep_while_the_flash_refuses():
     disk = power.Disk()
     machine = Machine()
     node = Node("", files=disk, clock=lambda: 0)
@@ -276,7 +276,7 @@ def a_node_does_not_sleep_while_the_flash_refuses():
     assert machine.told == [("deepsleep", 1000)]
 
 
-def a_node_that_is_not_through_in_time_sleeps_too():
+def test_a_node_that_is_not_through_in_time_sleeps_too():
     machine = Machine()
     node = Node("", files=power.Disk(), connect=Nowhere())
     node.queue(power.NAMES[0]).put(b"1")
@@ -284,7 +284,7 @@ def a_node_that_is_not_through_in_time_sleeps_too():
     assert machine.told == [("deepsleep", 1000)]
 
 
-def the_watchdog_is_fed_while_the_node_is_well():
+def test_the_watchdog_is_fed_while_the_node_is_well():
     machine = Machine()
     node = Node("", files=power.Disk(), connect=Nowhere())
     watchdog = board.Watchdog(node, wdt=machine)
@@ -304,7 +304,7 @@ def the_watchdog_is_fed_while_the_node_is_well():
     assert machine.told == []
 
 
-def the_watchdog_is_fed_from_a_task():
+def test_the_watchdog_is_fed_from_a_task():
     machine = Machine()
     node = Node("", files=power.Disk(), connect=Nowhere())
 
@@ -318,20 +318,7 @@ def the_watchdog_is_fed_from_a_task():
     asyncio.run(main())
 
 
-TESTS = (
-    a_guid_is_of_the_chip_and_of_a_nonce,
-    the_time_comes_from_the_network,
-    answers_that_are_none_set_no_clock,
-    the_time_is_asked_for_again,
-    the_clock_is_set_within_a_bound,
-    the_clock_of_a_board_is_set,
-    a_node_sleeps_when_all_is_on_flash_and_goes_on_after_it,
-    what_was_received_is_there_after_sleep,
-    a_node_does_not_sleep_while_the_flash_refuses,
-    a_node_that_is_not_through_in_time_sleeps_too,
-    the_watchdog_is_fed_while_the_node_is_well,
-    the_watchdog_is_fed_from_a_task,
-)
+TESTS = tests_of(globals())
 
 
 if __name__ == "__main__":

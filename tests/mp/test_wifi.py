@@ -10,7 +10,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 import virtual
-from engine_cases import run_calls
+from engine_cases import run_calls, tests_of
 from mqqb import compose
 from ordack.node import Node, board
 from ordack.node.storage import log
@@ -176,7 +176,7 @@ def for_each_chip(test):
     return test.__name__, run
 
 
-def a_task_keeps_it(chip):
+def test_a_task_keeps_it(chip):
     made = Board(chip)
 
     async def main():
@@ -190,7 +190,7 @@ def a_task_keeps_it(chip):
     assert made.wifi.attempts == 1
 
 
-def it_connects_once_and_stays(chip):
+def test_it_connects_once_and_stays(chip):
     made = Board(chip)
     assert 2000 <= made.go(lambda: made.wifi.poll()) <= 2400
     made.rest(600000)
@@ -198,7 +198,7 @@ def it_connects_once_and_stays(chip):
     assert (made.wifi.attempts, made.wifi.losses, made.wifi.restarts) == (1, 0, 0)
 
 
-def what_it_is_told_is_set_before_it_connects(chip):
+def test_what_it_is_told_is_set_before_it_connects(chip):
     said = []
 
     class Network:
@@ -225,7 +225,7 @@ def what_it_is_told_is_set_before_it_connects(chip):
     assert wlan.static == STATIC
 
 
-def a_driver_without_power_saving_is_used_all_the_same(chip):
+def test_a_driver_without_power_saving_is_used_all_the_same(chip):
     made = Board(chip)
 
     def config(pm):
@@ -235,7 +235,7 @@ def a_driver_without_power_saving_is_used_all_the_same(chip):
     assert made.go(lambda: made.wifi.poll())
 
 
-def an_access_point_that_goes_is_found_when_it_is_back(chip):
+def test_an_access_point_that_goes_is_found_when_it_is_back(chip):
     """An ESP32 goes on to say why the attempt before failed: that ends none before it has begun."""
     made = Board(chip)
     made.go(lambda: made.wifi.poll())
@@ -255,14 +255,14 @@ def an_access_point_that_goes_is_found_when_it_is_back(chip):
     assert made.wifi.attempts - attempts <= 2
 
 
-def a_lost_association_is_begun_anew_at_once(chip):
+def test_a_lost_association_is_begun_anew_at_once(chip):
     made = Board(chip)
     made.go(lambda: made.wifi.poll())
     made.wlan.began = None
     assert 2000 <= made.go(lambda: made.wifi.losses and made.wifi.poll()) <= 2800
 
 
-def a_wrong_key_is_tried_again_later_and_later(chip):
+def test_a_wrong_key_is_tried_again_later_and_later(chip):
     made = Board(chip, "key", attempt_ms=4000, first_ms=1000, limit_ms=4000, restart_after=100)
     began = []
 
@@ -281,7 +281,7 @@ def a_wrong_key_is_tried_again_later_and_later(chip):
     assert made.wifi.poll() is False
 
 
-def a_driver_that_is_busy_is_tried_again(chip):
+def test_a_driver_that_is_busy_is_tried_again(chip):
     made = Board(chip, "busy")
     made.go(lambda: made.wifi.attempts == 2)
     assert "Internal" in made.wifi.reason
@@ -289,7 +289,7 @@ def a_driver_that_is_busy_is_tried_again(chip):
     assert made.go(lambda: made.wifi.poll(), 10000)
 
 
-def a_status_that_is_stuck_costs_an_attempt_and_then_the_radio(chip):
+def test_a_status_that_is_stuck_costs_an_attempt_and_then_the_radio(chip):
     made = Board(chip, "stuck", "radio")
     took = made.go(lambda: made.wifi.poll())
     assert 3 * 15000 < took < 60000, took
@@ -301,7 +301,7 @@ def a_status_that_is_stuck_costs_an_attempt_and_then_the_radio(chip):
     assert "no association" in made.wifi.reason
 
 
-def an_association_without_an_address_is_none(chip):
+def test_an_association_without_an_address_is_none(chip):
     made = Board(chip, "address", "radio")
     made.go(lambda: made.wifi.attempts == 2)
     assert made.wifi.poll() is False
@@ -315,7 +315,7 @@ def an_association_without_an_address_is_none(chip):
     assert made.wifi.restarts == 2
 
 
-def one_network_after_the_other_is_tried(chip):
+def test_one_network_after_the_other_is_tried(chip):
     made = Board(chip, "away", first_ms=1000, restart_after=100, more=(("hall", "key2"), ("yard", "key3")))
     made.go(lambda: made.wifi.attempts == 3)
     made.wlan.fault = ""
@@ -329,7 +329,7 @@ def one_network_after_the_other_is_tried(chip):
 # ---- connected, but nothing passes ---------------------------------------------------------------
 
 
-def a_connection_through_which_nothing_passes_is_begun_anew(chip):
+def test_a_connection_through_which_nothing_passes_is_begun_anew(chip):
     made = Board(chip, "mute", "connect", with_node=True)
     took = made.go(lambda: made.wlan.passes)
     assert 60000 < took < 80000, took
@@ -339,7 +339,7 @@ def a_connection_through_which_nothing_passes_is_begun_anew(chip):
     assert made.wifi.attempts == 2, "somebody refuses: something passes"
 
 
-def a_node_that_has_nothing_to_send_says_nothing_of_the_network(chip):
+def test_a_node_that_has_nothing_to_send_says_nothing_of_the_network(chip):
     made = Board(chip, "mute", "connect", with_node=True)
     made.go(lambda: made.node.is_unheard)
     assert made.node.is_unheard
@@ -349,7 +349,7 @@ def a_node_that_has_nothing_to_send_says_nothing_of_the_network(chip):
     assert made.wifi.attempts == 1
 
 
-def then_it_waits_longer_each_time_and_restarts_the_radio(chip):
+def test_then_it_waits_longer_each_time_and_restarts_the_radio(chip):
     """It may be the queue manager that is away."""
     made = Board(chip, "mute", with_node=True)
     began = []
@@ -365,7 +365,7 @@ def then_it_waits_longer_each_time_and_restarts_the_radio(chip):
     assert made.wifi.restarts == 2
 
 
-def the_board_is_reset_when_what_it_accepted_is_durable(chip):
+def test_the_board_is_reset_when_what_it_accepted_is_durable(chip):
     told = []
     made = Board(chip, "mute", with_node=True, reset_after=4, reset=lambda: told.append(made.wifi.attempts))
     forever = compose.FOREVER
@@ -393,26 +393,7 @@ def the_board_is_reset_when_what_it_accepted_is_durable(chip):
     assert told == [4, 7]
 
 
-TESTS = [
-    for_each_chip(test)
-    for test in (
-        a_task_keeps_it,
-        it_connects_once_and_stays,
-        what_it_is_told_is_set_before_it_connects,
-        a_driver_without_power_saving_is_used_all_the_same,
-        an_access_point_that_goes_is_found_when_it_is_back,
-        a_lost_association_is_begun_anew_at_once,
-        a_wrong_key_is_tried_again_later_and_later,
-        a_driver_that_is_busy_is_tried_again,
-        a_status_that_is_stuck_costs_an_attempt_and_then_the_radio,
-        an_association_without_an_address_is_none,
-        one_network_after_the_other_is_tried,
-        a_connection_through_which_nothing_passes_is_begun_anew,
-        a_node_that_has_nothing_to_send_says_nothing_of_the_network,
-        then_it_waits_longer_each_time_and_restarts_the_radio,
-        the_board_is_reset_when_what_it_accepted_is_durable,
-    )
-]
+TESTS = [for_each_chip(test) for test in tests_of(globals())]
 
 
 if __name__ == "__main__":
