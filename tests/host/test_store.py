@@ -408,6 +408,20 @@ def test_the_log_begins_anew_again_and_again(tmp_path: Path) -> None:
             assert log_bytes(store.path) < LOG_BYTES + 500_000
 
 
+def test_most_commits_leave_the_log_as_long_as_it_is(tmp_path: Path) -> None:
+    with Store(tmp_path / "a", create=True) as store:
+        store.queues.create("q", transactional=False)
+        lengths, packets = [], [b"%d" % number for number in range(400)]
+        for packet in packets:
+            _add(store, "q", packet)
+            lengths.append(log_bytes(store.path))
+        assert len(set(lengths)) < 40
+        assert max(lengths) < LOG_BYTES + 50_000
+        shutil.copytree(tmp_path / "a", tmp_path / "b")  # as after a power cut
+        with Store(tmp_path / "b") as recovered:
+            assert _content(recovered, "q") == packets
+
+
 def test_busy_store_error_names_lock_holder(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         holder = (

@@ -257,6 +257,8 @@ class Database:
             self.all("BEGIN IMMEDIATE" if writes else "BEGIN")
             try:
                 self._check_served()  # a queue manager may have begun during the wait; none can begin now
+                if writes and self._log.ends:
+                    self._log.lengthen()
                 yield
                 self.commit()
             except BaseException as error:

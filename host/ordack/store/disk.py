@@ -34,6 +34,7 @@ BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own waits, up to 0.1
 READERS_S = 0.05  # wait for readers before the log shrinks
 PINNED_S = 0.5  # between two tries to empty a pinned log
 COPY_BYTES = 64 << 10  # SQLite writes less than 128 KiB at once
+ROOM_BYTES = 256 << 10  # of zeros appended to the log at once
 CACHE_KIB = 16 << 10  # of cached pages: pending messages are not read from the disk again
 NO_SYNCS = (
     apsw.SQLITE_IOERR_READ,
@@ -389,7 +390,7 @@ def disk_bytes(path: Path) -> tuple[int, int]:
 class WriteAheadLog:
     """The write-ahead log of an open database. path: the database's file. busy: its busy handler. work: counts writes.
     failed: called after a failed checkpoint. is_synced: commits sync the log. is_kept: a reader pins the log, as far
-    as is known."""
+    as is known. ends: the file of the log has little room."""
 
     def __init__(
         self,
@@ -407,6 +408,8 @@ class WriteAheadLog:
         self._pages = 0  # in the log since its restart, as far as this object knows
         self._is_begun = log_bytes(path) > 0
         self._pinned_until = 0.0  # in monotonic seconds
+        self._file_bytes = 0  # of the log's file, as far as this object knows
+        self.ends = False
         self.is_kept = log_bytes(path) > LOG_BYTES
         self.is_synced = True
         self._page_bytes: int = database.pragma("page_size")
@@ -421,12 +424,32 @@ class WriteAheadLog:
         After a failed sync, readers see log data that may be missing on the disk. Linux takes the data for written,
         and no later sync writes it. A power cut would lose all data after the gap, and an interrupted checkpoint would
         leave a damaged database."""
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_WAL
-        file = apsw.VFSFile(self._database.open_vfs, str(_log_of(self._path)), [flags, 0])
-        try:
+        with self._file() as file:
             size = file.xFileSize()
             for start in range(0, size, COPY_BYTES):
                 file.xWrite(file.xRead(min(COPY_BYTES, size - start), start), start)
+
+    def lengthen(self) -> None:
+        """Append zeros to the log, except on a short disk: a sync of a file that grew costs up to twice as much.
+        Recovery ends at the zeros. Call it in a write transaction, as `write_again`."""
+        self.ends = False
+        wanted = min(self._work.log_bytes + ROOM_BYTES, LOG_BYTES)
+        self._file_bytes = LOG_BYTES  # after a failure: as if there were room
+        with contextlib.suppress(OSError, apsw.Error):
+            disk, free = disk_bytes(self._path)
+            if free >= SHORT_OF * reserve(disk):
+                with self._file() as file:
+                    size = file.xFileSize()
+                    for start in range(size, wanted, COPY_BYTES):
+                        file.xWrite(bytes(min(COPY_BYTES, wanted - start)), start)
+                self._file_bytes = max(size, wanted)
+
+    @contextlib.contextmanager
+    def _file(self) -> Iterator[apsw.VFSFile]:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_WAL
+        file = apsw.VFSFile(self._database.open_vfs, str(_log_of(self._path)), [flags, 0])
+        try:
+            yield file
         finally:
             file.xClose()
 
@@ -455,6 +478,8 @@ class WriteAheadLog:
                     self.empty()
                 elif size >= LOG_BYTES:
                     self._copy(apsw.SQLITE_CHECKPOINT_PASSIVE)
+        margin = ROOM_BYTES // 4  # a shorter log is not worth it
+        self.ends = margin <= self._work.log_bytes < LOG_BYTES and self._work.log_bytes + margin > self._file_bytes
         return apsw.SQLITE_OK
 
     def _copy(self, mode: int) -> bool:
@@ -467,5 +492,5 @@ class WriteAheadLog:
         self._work.checkpoints += 1
         self._work.syncs += 2
         if not pages:
-            self._work.log_bytes, self._is_begun = 0, False
+            self._work.log_bytes, self._is_begun, self._file_bytes = 0, False, 0
         return True
