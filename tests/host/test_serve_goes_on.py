@@ -41,8 +41,8 @@ def fails(method, is_hit):
         return method(self, *arguments, **options)
     return call
 
-tcp._Net.arrived = fails(tcp._Net.arrived, lambda link, data: b"MARK-arrived" in data)
-tcp._Net.lost = fails(tcp._Net.lost, lambda link, *_: link.session.remote_guid == bytes([99]) * 16)
+tcp.Net.arrived = fails(tcp.Net.arrived, lambda link, data: b"MARK-arrived" in data)
+tcp.Net.lost = fails(tcp.Net.lost, lambda link, *_: link.session.remote_guid == bytes([99]) * 16)
 Manager.receive = fails(Manager.receive, lambda arrivals, *_: any(b"MARK-receive" in data for _, data in arrivals))
 if "report" in sys.argv.pop(1):
     Manager.report = fails(Manager.report, lambda: True)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mqqb import compose, core, headers, parse
 from mqqb.connection import OPEN, MessageReceived
 
+from ordack.broker.acceptance import LOWEST_PRIORITY_RANK
+
 if core.implementation == "c":
     from _mqqb import ffi, lib
 
@@ -24,16 +26,14 @@ if core.implementation == "c":
 if TYPE_CHECKING:
     from ordack.broker.acceptance import Batch
     from ordack.broker.incoming import IncomingState, IncomingStreams
-    from ordack.broker.links import Links, PeerLink
+    from ordack.broker.links import Arrived, Links, PeerLink
     from ordack.config.config import Config
     from ordack.store import Store
 
-LOWEST_RANK = 7
 PATIENCE = 16  # streams learned in a row without a taken message; then only each PATIENCE-th
 MESSAGE_ID_BLOCK = 4096  # reserved at once for OrderAcks
 NEWS_MAX = 256  # slots reported at once
 NEWS_WORDS = 6
-_Arrived = tuple["PeerLink", object, int]  # link, event of its session, arrival time
 
 
 class Run(NamedTuple):
@@ -63,7 +63,7 @@ class FastPath:
         self._incoming = incoming
         self._config = config
         self.is_on = core.implementation == "c" and config.early_order_ack > 0
-        self.waiting: list[_Arrived] = []  # messages to decide about by the full path
+        self.waiting: list[Arrived] = []  # messages to decide about by the full path
         self._slots: dict[int, tuple[PeerLink, Any]] = {}  # with the session's words, which C uses
         self._streams: dict[int, tuple[IncomingState, Any]] = {}  # with the record that C uses
         self._numbers: dict[IncomingState, set[int]] = {}
@@ -191,7 +191,7 @@ class FastPath:
         """The number of taken messages that are not stored."""
         return lib.mqqb_fast_pending(self.fast) if self.is_on else 0
 
-    def put(self, batch: Batch, now: int, wall: int) -> list[_Arrived]:
+    def put(self, batch: Batch, now: int, wall: int) -> list[Arrived]:
         """Let the running transaction store the taken messages in front of all others. If they do not all fit, or may
         need other decisions, return them as events of their sessions instead."""
         self._moved, self._unwritten = [], []
@@ -221,7 +221,7 @@ class FastPath:
     def write(self) -> None:
         """Write these messages."""
         for run in self._unwritten:
-            self._store.messages.add_run(run.queue, LOWEST_RANK, run.packets, run.sizes)
+            self._store.messages.add_run(run.queue, LOWEST_PRIORITY_RANK, run.packets, run.sizes)
 
     def _runs(self) -> Iterator[Run]:
         run = self._run
@@ -252,7 +252,7 @@ class FastPath:
                     return False
         return True
 
-    def given_back(self) -> list[_Arrived]:
+    def given_back(self) -> list[Arrived]:
         """Remove and return the waiting messages, as events of their sessions."""
         waiting, self.waiting = self.waiting, []
         return [arrived for arrived in waiting if arrived[0].slot >= 0]

@@ -182,6 +182,9 @@ class Gone(NamedTuple):
     heard: int
 
 
+Arrived = tuple[PeerLink, object, int]  # link, event of its session, arrival time
+
+
 class Links:
     """All connections. guid: of this queue manager. ended: called once with each removed link. max_sessions: may be set
     below the Config's value. counters: of this queue manager. gone: the last GONE_MAX disconnected peers, by GUID;

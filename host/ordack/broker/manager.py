@@ -24,10 +24,11 @@ from mqqb.streams import Entry
 from ordack.broker.acceptance import NOT_NOW, Acceptance, Batch, Duplicates
 from ordack.broker.applications import Applications, Question
 from ordack.broker.commits import carry_out
+from ordack.broker.deadlines import ConfirmationDeadlines
 from ordack.broker.fast import FastPath
 from ordack.broker.incoming import IncomingStreams, OrderAcks
-from ordack.broker.links import Hop, Links, PeerLink
-from ordack.broker.outcome import CHUNK, Settlements, piece
+from ordack.broker.links import Arrived, Hop, Links, PeerLink
+from ordack.broker.outcome import Settlements
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
 from ordack.broker.serve_log import ERROR, Operator
 from ordack.broker.settling import Settling
@@ -36,10 +37,8 @@ from ordack.config.config import Config
 from ordack.config.names import PeerNames
 from ordack.store import Store, StoreError, packet_fields
 from ordack.store.at_hand import Reading, Row
-from ordack.store.disk import first_piece
 from ordack.store.messages import ANY
 
-DUE = 10_000  # messages found due at once, so that neighbours in the store end together
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in its second byte
 
 
@@ -130,85 +129,10 @@ class Dispatcher:
         self._transact(now, wall, lambda batch: batch.outcomes.report(message, link.address))  # B-294
 
 
-class ConfirmationDeadlines:
-    """Ends expired messages piece by piece, so that sessions and other processes get their turn. transact: runs one
-    decision in a transaction of Manager."""
-
-    def __init__(
-        self,
-        store: Store,
-        incoming: IncomingStreams,
-        outgoing: OutgoingQueues,
-        settling: Settling,
-        duplicates: Duplicates,
-        transact: Callable[[int, int, Callable[[Batch], object]], object],
-    ) -> None:
-        self.is_behind = False  # more messages may be due now
-        self._store = store
-        self._incoming = incoming
-        self._outgoing = outgoing
-        self._settling = settling
-        self._duplicates = duplicates
-        self._transact = transact
-        self.load()
-
-    def load(self) -> None:
-        """Discard the list of due messages."""
-        self._due: list[tuple[int, int]] = []  # as store.outgoing.OutgoingQueues.due returns; the latest first
-        self._old_outcomes: list[int] = []
-
-    def forget_outcomes(self, keep: int) -> None:
-        """Mark all outcomes for removal except the newest `keep`."""
-        self._old_outcomes = self._store.memory.old_outcomes(keep)
-
-    def end_foreign(self, now: int, wall: int) -> bool:
-        """End a piece of the messages sent under another identifier; return whether none is left."""
-        messages = self._store.outgoing.foreign(self._store.guid, CHUNK)
-        self.is_behind = len(messages) == CHUNK
-        if messages:
-            self._transact(now, wall, lambda batch: self._settling.forsake(batch, messages))
-        return not self.is_behind
-
-    def end(self, now: int, wall: int) -> None:
-        """End a piece of the due messages."""
-        self.is_behind = False
-        if self._store.is_pinned():  # receives need the remaining space
-            return
-
-        def end(work: Callable[[Batch, int], int]) -> None:
-            def decide(batch: Batch) -> None:
-                _, is_more = piece(lambda limit: work(batch, limit))
-                self.is_behind |= is_more
-
-            self._transact(now, wall, decide)
-
-        if surplus := self._incoming.surplus(self._outgoing.ack_queues):
-            end(lambda batch, limit: self._settling.give_up_final_acks(batch, wall, surplus, limit))
-        self._due = self._due or self._store.outgoing.due(wall, DUE)[::-1]
-        if self._due:
-            end(lambda batch, limit: self._end_some(batch, wall, limit))
-            self.is_behind = True  # DUE may have cut the list
-        if any(self._store.messages.over(wall, 1)):
-            end(lambda batch, limit: batch.outcomes.remove_over(limit))
-        if self._old_outcomes:
-            end(lambda _batch, limit: self._store.memory.forget_outcomes(self._old_outcomes, limit))
-        if self._duplicates.has_old:
-            end(lambda _batch, limit: self._duplicates.forget_old(limit))
-
-    def _end_some(self, batch: Batch, wall: int, limit: int) -> int:
-        keys = first_piece(self._due[: -limit - 1 : -1])
-        del self._due[len(self._due) - len(keys) :]
-        found = self._store.outgoing.waiting(keys)
-        due = [waiting for waiting in found if waiting.due is not None and waiting.due <= wall]
-        self._settling.due(batch, wall, due)
-        return len(keys)
-
-
 REPORT_MS = 10_000  # between two reports for operators, at most
 CLOCK_MS = 2000  # change of the clock that shown times tolerate
 FAILURE_MS = 60_000  # after which a store failure is old if nothing was committed since
 ANSWERS_KEPT_S = 86400  # of a killed application, which cannot ask again
-_Arrived = tuple[PeerLink, object, int]  # link, event of its session, arrival time
 
 
 class Manager:
@@ -248,7 +172,7 @@ class Manager:
         self._report_at = now  # time of the next report for operators, ms
         self.shown: dict[str, Any] = {}  # the last published report
         self._zero = 0  # time of `now` = 0, in milliseconds since 1970
-        self._put_off: list[_Arrived] = []  # OrderAcks for the next transaction
+        self._put_off: list[Arrived] = []  # OrderAcks for the next transaction
         self.failure: StoreError | None = None  # why the state is unreadable; no session is served then
         store.keep_names(config.to_keep())
         self._load(now)
@@ -349,7 +273,7 @@ class Manager:
             self.applications.failed(questions, StoreError("`ordack serve` cannot read its store"))
             return
         with self._guard(now):
-            work: list[_Arrived] = []
+            work: list[Arrived] = []
             links: dict[PeerLink, None] = {}
             for link, data in arrivals:
                 if rest := self.fast.take(link, data, wall):
@@ -370,7 +294,7 @@ class Manager:
             self._order_acks.send_due(now, wall)
             self.fast.go_on(links)
 
-    def _handle_all(self, work: list[_Arrived], questions: Sequence[Question], now: int, wall: int) -> None:
+    def _handle_all(self, work: list[Arrived], questions: Sequence[Question], now: int, wall: int) -> None:
         """Decide about the whole batch. If that fails, decide about its parts, so that no part spoils another."""
         work, self._put_off = self.fast.given_back() + self._put_off + work, []
         try:
@@ -390,7 +314,7 @@ class Manager:
                 with self.links.isolated(link):
                     self._handle([arrived for arrived in work if arrived[0] is link], now, wall)
 
-    def _handle(self, work: list[_Arrived], now: int, wall: int, questions: Sequence[Question] = ()) -> None:
+    def _handle(self, work: list[Arrived], now: int, wall: int, questions: Sequence[Question] = ()) -> None:
         """Decide about events and store the outcome. An exception leaves everything undecided and nothing stored."""
 
         def decide(batch: Batch) -> None:
@@ -606,7 +530,7 @@ class Manager:
             self.outgoing.note_closed()
 
 
-def _can_wait(arrived: _Arrived) -> bool:
+def _can_wait(arrived: Arrived) -> bool:
     """Is the event an OrderAck?"""
     event = arrived[1]
     return isinstance(event, MessageReceived) and isinstance(event.packet, connection.OrderAck)

@@ -302,6 +302,7 @@ async def _serve(serving: _Serving, as_json: bool) -> None:
 
     from ordack.broker.manager import Manager
     from ordack.server import health, notify, tcp
+    from ordack.server.connection import now, wall
 
     store, log, listeners = serving.store, serving.log, serving.listeners
     stop = asyncio.Event()
@@ -317,9 +318,9 @@ async def _serve(serving: _Serving, as_json: bool) -> None:
     config = serving.file.config(listeners.places)
     for text in _warnings(serving.file, store):
         log(LogLine(text, WARNING))
-    manager = Manager(store, tcp.now(), config, log)
+    manager = Manager(store, now(), config, log)
     listening = ", ".join(map(str, listeners))
-    manager.about = {"since": tcp.wall(), "process": os.getpid(), "quota": config.quota, "listening": listening}
+    manager.about = {"since": wall(), "process": os.getpid(), "quota": config.quota, "listening": listening}
 
     def begun() -> None:
         gc.freeze()  # exempts imported objects from collection; each full collection cost 60 ms without service

@@ -16,18 +16,18 @@ import ipaddress
 import socket
 import ssl
 import termios
-import time
 import traceback
 from array import array
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from mqqb.connection import OPEN, WAITING_CPR_MSG
 
 from ordack.config.config import CONNECT_TIMEOUT_S, SERIAL_PORT, SerialSettings
-from ordack.config.tls import Tls, name_in, words
+from ordack.config.tls import Tls, words
 from ordack.server.applications import LOOKING_FILES, ApplicationServer
 from ordack.server.connect import TLS_FAILED, Connector, Step
+from ordack.server.connection import TcpConnection, now, wall
 from ordack.server.listener import (
     HANDSHAKE_TIMEOUT_S,
     SHUT_TIMEOUT_S,
@@ -36,9 +36,9 @@ from ordack.server.listener import (
     sessions_for_files,
 )
 from ordack.server.ping import Pings
-from ordack.server.record import RecordedConnection, Recorder
+from ordack.server.record import Recorder
 from ordack.server.serial import SerialPort
-from ordack.server.sockets import AVAILABLE, Accepting, Sockets, SocketTransport
+from ordack.server.sockets import AVAILABLE, Accepting, Sockets
 from ordack.store import StoreError
 
 if TYPE_CHECKING:
@@ -55,124 +55,7 @@ WAIT_OF_ONE_S = 40e-6  # so long does a commit wait for each busy connection,
 WAIT_MAX_S = 0.04  # but not longer than this, from the end of the commit before: fewer commits serve a fleet faster
 
 
-def now() -> int:
-    """Monotonic milliseconds."""
-    return time.monotonic_ns() // 1_000_000
-
-
-def wall() -> int:
-    """Seconds since 1970."""
-    return int(time.time())
-
-
-_Method = TypeVar("_Method", bound=Callable[..., None])
-
-
-def _alone(method: _Method) -> _Method:
-    """An error in the method ends its connection only, unless the store has failed."""
-
-    @functools.wraps(method)
-    def call(self: _TcpConnection, *arguments: Any) -> None:
-        try:
-            method(self, *arguments)
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a defect must not end other connections
-            self.fail(error)
-
-    return cast(_Method, call)
-
-
-class _TcpConnection(asyncio.Protocol):
-    """One transport and its link. hop: of an outgoing connection or a serial line. listener: of an incoming
-    connection."""
-
-    __slots__ = ("certificate", "ended_here", "heard", "hop", "link", "listener", "net", "recorded", "transport")
-
-    transport: asyncio.Transport
-
-    def __init__(self, net: _Net, hop: Hop | None, listener: Listener | None = None) -> None:
-        self.net = net
-        self.hop = hop
-        self.listener = listener
-        self.link: PeerLink | None = None
-        self.certificate: str | None = None  # the name in the peer's certificate; None without TLS
-        self.recorded: RecordedConnection | None = None
-        self.ended_here = False
-        self.heard = 0  # second of the last bytes
-
-    @_alone
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        peer = transport.get_extra_info("peername")  # None: the peer has disconnected already
-        manager = self.net.manager
-        if transport.get_extra_info("sslcontext"):
-            self.certificate = name_in(transport.get_extra_info("peercert"))
-        connector = self.net.connectors.get(self.hop) if self.hop else None
-        if peer and self.net.recorder:
-            self.recorded = self.net.recorder.connection(
-                peer, transport.get_extra_info("sockname"), connector is not None
-            )
-        if peer and self.hop and connector:
-            self.link = manager.connect(self.hop, peer[0], now(), connector.pinged)
-        elif peer and self.listener and (refusal := self.listener.refusal(peer[0], self.certificate)):
-            manager.links.not_admitted(peer[0], now(), refusal)
-        elif peer:
-            self.link = manager.accept(peer[0], now(), self.hop)
-        if self.link is None:
-            self.ended_here = True
-            transport.abort()
-            if connector:
-                connector.unreachable(ConnectionResetError("the peer closed the connection"), now(), wall())
-        else:
-            self.link.certificate = self.certificate or ""
-            if isinstance(transport, SocketTransport):
-                self.link.owner = transport.number
-            if connector:
-                connector.connected()
-            self.net.connections[self.link] = self
-            self.net.flush()
-
-    @_alone
-    def data_received(self, data: bytes) -> None:
-        if self.recorded:
-            self.recorded.received(data)
-        if self.link is not None:
-            self.net.arrived(self.link, data)
-            if self.heard != (second := int(self.net.handled_at)):
-                self.heard = second
-                self.net.count_busy(second)
-
-    @_alone
-    def pause_writing(self) -> None:
-        if self.link is not None:
-            self.link.writable = False
-
-    @_alone
-    def resume_writing(self) -> None:
-        if self.link is not None:
-            self.net.manager.resume(self.link, now(), wall())
-            self.net.flush()
-
-    @_alone
-    def connection_lost(self, error: Exception | None) -> None:
-        if self.recorded:
-            self.recorded.closed(self.ended_here, error is not None)
-        if self.link is not None:
-            self.net.lost(self.link, words(error) if isinstance(error, ssl.SSLError) else "")
-
-    def fail(self, error: Exception) -> None:
-        """End the connection after a defect."""
-        if self.link is not None:
-            self.net.manager.links.defect(self.link, error)
-        else:
-            self.net.defect(f"a connection with {self.transport.get_extra_info('peername')}", error)
-        self.ended_here = True
-        self.transport.abort()
-
-
-class _Net:
+class Net:
     def __init__(
         self,
         manager: Manager,
@@ -187,7 +70,7 @@ class _Net:
         self.listeners = listeners
         self.recorder = recorder
         self.connectors: dict[Hop, Connector] = {}
-        self.connections: dict[PeerLink, _TcpConnection] = {}
+        self.connections: dict[PeerLink, TcpConnection] = {}
         self.serial: dict[Hop, SerialPort] = {}
         self.application_server = ApplicationServer(manager, self._wake_now, applications or Listeners([]), tls)
         manager.answered = self.application_server.flush
@@ -411,7 +294,7 @@ class _Net:
     def open_serial(self, settings: SerialSettings, device: object) -> None:
         """Accept connections over an open serial port."""
         hop = settings.name, SERIAL_PORT
-        self.serial[hop] = SerialPort(settings, device, lambda: _TcpConnection(self, hop), self.manager.operator.tell)
+        self.serial[hop] = SerialPort(settings, device, lambda: TcpConnection(self, hop), self.manager.operator.tell)
 
     # ---- opening sessions
 
@@ -476,7 +359,7 @@ class _Net:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._loop.create_connection(
-                    lambda: _TcpConnection(self, hop),
+                    lambda: TcpConnection(self, hop),
                     connector.address,
                     hop[1],
                     **towards,
@@ -502,7 +385,7 @@ class _Net:
     # ---- connections that come
 
     def protocol(self, listener: Listener) -> asyncio.Protocol:
-        return _TcpConnection(self, None, listener)
+        return TcpConnection(self, None, listener)
 
     def listen(self, listener: Listener) -> Accepting | None:
         if self.sockets is None or listener.tls:
@@ -553,7 +436,7 @@ class _Net:
 
 
 def _record(
-    recorder: Recorder, connections: dict[PeerLink, _TcpConnection], output: list[tuple[PeerLink, bytes, bool]]
+    recorder: Recorder, connections: dict[PeerLink, TcpConnection], output: list[tuple[PeerLink, bytes, bool]]
 ) -> None:
     """Record the output, and flush all earlier records, so that no capture holds less than the peers received."""
     for link, data, _ in output:
@@ -614,7 +497,7 @@ async def serve(
         elif not failed.done():
             failed.set_exception(error)
 
-    net = _Net(manager, listeners, recorder, tls, applications, reads_in_c)
+    net = Net(manager, listeners, recorder, tls, applications, reads_in_c)
     of_applications = net.application_server.most + (
         net.application_server.most + LOOKING_FILES if applications and applications.places else 0
     )
