@@ -107,7 +107,6 @@ conformance: setup-test ## the rules of the specification with the tests that sh
 ##@ Measure and build
 
 bench: setup-bench ## speed against peers measured in the same run, and kills under load, as JSON lines (SIZE= packets of the pipeline's captures; KILLS= SEED=)
-	@$(PYTHON_VENV) -m tests.bench.bench_codec
 	@$(PYTHON_VENV) -m tests.bench.bench_service all-in
 	@$(PYTHON_VENV) -m tests.bench.bench_service alone
 	@$(PYTHON_VENV) -m tests.bench.bench_service boards --boards 1000

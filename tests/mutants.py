@@ -42,10 +42,7 @@ TESTS = {
     "confirm.py": ("engine/test_confirm.py", "engine/test_source.py"),
 }
 # What reads bytes is not tried here: its tests, test_packets.py and test_layouts.py, take too long.
-WITHOUT = {
-    "connection.py": ("read_internal", "is_order_queue", "order_ack_body"),
-    "streams.py": ("OrderAckBody",),
-}
+WITHOUT = {"connection.py": ("read_internal", "is_order_queue", "order_ack_body"), "streams.py": ("OrderAckBody",)}
 COPIED = ("pyproject.toml", "tests/mp", "tests/support/confirm_rules.py", "firmware/mqqb")
 JOBS = 2
 SECONDS = 60  # of processor time for the tests of one mutant; without one they take a third

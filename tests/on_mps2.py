@@ -64,11 +64,7 @@ def files(script: str) -> "dict[str, bytes]":
 
 
 def run(
-    script: str,
-    timeout: float,
-    heap: int = HEAP_KIB,
-    *,
-    firmware: "Path | None" = None,
+    script: str, timeout: float, heap: int = HEAP_KIB, *, firmware: "Path | None" = None
 ) -> "subprocess.CompletedProcess[str]":
     """Runs the source text `script`; its output and exit status (1 after an exception).
 

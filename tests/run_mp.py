@@ -30,7 +30,7 @@ BOARDS: dict[str, tuple[str, ...]] = {
         "test_packets.py",
         "test_session_of_board.py",
         "test_traces.py",
-    ),
+    )
 }
 TIMEOUT = 900  # seconds for one script, which takes 40 on a machine that has nothing else to do
 FLASH_HEAP = "-X", "heapsize=16M"  # of 2 MB no piece may be left for one more flash of 128 KB in RAM

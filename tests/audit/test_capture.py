@@ -223,9 +223,7 @@ def deliveries(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
 
 
 @given(case=deliveries())
-def test_reassembly_restores_packets_from_any_segment_order(
-    case: tuple[list[bytes], list[bytes]],
-) -> None:
+def test_reassembly_restores_packets_from_any_segment_order(case: tuple[list[bytes], list[bytes]]) -> None:
     sent, records = case
     found = cuts(pcap(records))
     assert [cut.data for cut in found] == sent

@@ -294,10 +294,7 @@ def found_in(result: Any) -> Counter[str]:
 
 
 # Name -> bench of a size of capture, with so many rounds.
-BENCHES: dict[str, Callable[[Fleet, int, int], None]] = {
-    "audit": bench_audit,
-    "ingest": bench_ingest,
-}
+BENCHES: dict[str, Callable[[Fleet, int, int], None]] = {"audit": bench_audit, "ingest": bench_ingest}
 
 
 def main() -> None:

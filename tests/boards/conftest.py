@@ -30,10 +30,7 @@ def mps2(machines: Callable[..., Machine], tmp_path: Path) -> Callable[..., Mach
     """Starts a board, a Cortex-M3; a flash is made for `main`, else the last one is used."""
 
     def start(
-        main: "str | None" = None,
-        *more: str,
-        firmware: "Path | None" = None,
-        settings: str = "heap=64",
+        main: "str | None" = None, *more: str, firmware: "Path | None" = None, settings: str = "heap=64"
     ) -> Machine:
         flash = tmp_path / "flash"
         if main is not None:

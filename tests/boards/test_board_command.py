@@ -194,9 +194,7 @@ class Cut(Exception):
 
 
 def test_interrupted_deploy_keeps_old_package_or_is_reported(
-    machine: Callable[..., Machine],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    machine: Callable[..., Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = machine()
     old = package(tmp_path / "old", SMALL)
@@ -238,10 +236,7 @@ def test_interrupted_deploy_keeps_old_package_or_is_reported(
     assert board.checks()["modules"].verdict == "ok"
 
 
-def test_deploy_refuses_unusable_package_before_any_change(
-    machine: Callable[..., Machine],
-    tmp_path: Path,
-) -> None:
+def test_deploy_refuses_unusable_package_before_any_change(machine: Callable[..., Machine], tmp_path: Path) -> None:
     board = machine()
     large = package(tmp_path / "large", {**SMALL, "ordack/node/large.py": "#" * (3 << 20)})
     compiled = package(tmp_path / "compiled", {**SMALL, "ordack/node/future.mpy": "M\x07"})
@@ -307,10 +302,7 @@ def test_a_board_gets_the_native_module_for_its_processor_alone(mpy: int, own_co
 
 
 def test_deploy_rejects_syntax_error_and_reports_startup_error(
-    machine: Callable[..., Machine],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    machine: Callable[..., Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     board, main = machine(), tmp_path / "program.py"
     words = ["--port", board.port, "--package", str(package(tmp_path / "small", SMALL)), "--main", str(main)]
@@ -375,10 +367,7 @@ def bitten(board: Machine) -> None:
         time.sleep(0.1)
 
 
-def test_deploy_completes_despite_watchdog_reset(
-    machine: Callable[..., Machine],
-    tmp_path: Path,
-) -> None:
+def test_deploy_completes_despite_watchdog_reset(machine: Callable[..., Machine], tmp_path: Path) -> None:
     """The watchdog cannot be stopped. The copy stands still until it bites, 3 times of 3 on an RP2 and an ESP32."""
     board = machine()
     main = tmp_path / "watched.py"
@@ -406,8 +395,7 @@ def test_deploy_completes_despite_watchdog_reset(
 
 
 def test_the_board_is_asked_whether_it_reaches_the_queue_manager(
-    machine: Callable[..., Machine],
-    tmp_path: Path,
+    machine: Callable[..., Machine], tmp_path: Path
 ) -> None:
     board = machine()
     main = tmp_path / "main.py"

@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 from mqqb import line
 
 globals().update({name: case for name, case in vars(line_cases).items() if name.startswith("test_")})
-for case in (
-    line_cases.test_a_world_of_accidents,
-    line_cases.test_losing_one_byte_in_1000_keeps_connection_open,
-):
+for case in (line_cases.test_a_world_of_accidents, line_cases.test_losing_one_byte_in_1000_keeps_connection_open):
     pytest.mark.untraced(case)
 
 

@@ -263,22 +263,8 @@ def test_a_session_ack_that_cannot_be_true_ends_the_session(server: Server, valu
 # ---- order, duplicates ----------------------------------------------------------------------------
 
 
-@pytest.mark.rule(
-    "B-078",
-    "B-110",
-    "B-111",
-    "B-268",
-    "B-269",
-    "B-270",
-    "B-271",
-    "B-273",
-    "B-275",
-    "B-358",
-    "A-01",
-    "A-02",
-    "A-03",
-    "A-38",
-)
+@pytest.mark.rule("B-078", "B-110", "B-111", "B-268", "B-269", "B-270", "B-271", "B-273", "B-275", "B-358", "A-01")
+@pytest.mark.rule("A-02", "A-03", "A-38")
 def test_the_acceptance_table(server: Server) -> None:
     """behaviour.md 15.6. One source and one TxSequenceID for each row, so that the OrderAcks can be told apart."""
     rows = [  # TxSequenceID older, the same, newer; number, previous; accepted
@@ -345,22 +331,8 @@ def test_resent_messages_on_new_connection_are_delivered_once(server: Server) ->
 # ---- order and final acknowledgements -------------------------------------------------------------
 
 
-@pytest.mark.rule(
-    "B-356",
-    "B-357",
-    "B-358",
-    "B-361",
-    "B-364",
-    "B-437",
-    "B-438",
-    "B-441",
-    "B-442",
-    "A-03",
-    "A-19",
-    "OP-6",
-    "OP-7",
-    "OP-26",
-)
+@pytest.mark.rule("B-356", "B-357", "B-358", "B-361", "B-364", "B-437", "B-438", "B-441", "B-442", "A-03", "A-19")
+@pytest.mark.rule("OP-6", "OP-7", "OP-26")
 def test_the_bytes_of_an_order_ack(server: Server) -> None:
     with server.connect() as line:
         line.send(*(message(line.guid, LINE1, b"", tx) for tx in numbered(1, 2)))
@@ -373,24 +345,8 @@ def test_the_bytes_of_an_order_ack(server: Server) -> None:
     assert server.received() == [b"", b""]
 
 
-@pytest.mark.rule(
-    "B-115",
-    "B-256",
-    "B-257",
-    "B-260",
-    "B-262",
-    "B-356",
-    "B-357",
-    "B-360",
-    "B-361",
-    "B-437",
-    "B-439",
-    "B-441",
-    "B-442",
-    "C-55",
-    "C-56",
-    "A-15",
-)
+@pytest.mark.rule("B-115", "B-256", "B-257", "B-260", "B-262", "B-356", "B-357", "B-360", "B-361", "B-437", "B-439")
+@pytest.mark.rule("B-441", "B-442", "C-55", "C-56", "A-15")
 @pytest.mark.parametrize(("destination", "message_class"), [(NOWHERE, 0x8000), (PLAIN, 0x8009)])
 def test_a_rejected_transactional_message(server: Server, destination: str, message_class: int) -> None:
     with server.connect() as line:

@@ -172,10 +172,7 @@ def test_a_time_of_activex_is_read_to_the_millisecond(when: datetime.datetime) -
     assert read(Body.activex(when)) == when.replace(microsecond=when.microsecond // 1000 * 1000)
 
 
-@pytest.mark.parametrize(
-    ("write", "kinds"),
-    [(Body.xml, dotnet_xml.KINDS), (Body.activex, activex.KINDS)],
-)
+@pytest.mark.parametrize(("write", "kinds"), [(Body.xml, dotnet_xml.KINDS), (Body.activex, activex.KINDS)])
 def test_every_formatter_kind_round_trips(write: Callable[[object, str], Body], kinds: dict[str, object]) -> None:
     values: dict[type, object] = {
         str: "text", bool: True, int: 100, float: 0.5, bytes: b"\0\xff", uuid.UUID: GUID,

@@ -211,9 +211,7 @@ def test_router_keeps_final_ack_for_absent_source_over_restart(line: Line) -> No
 
 
 @pytest.mark.rule("B-260", "B-362", "C-29")
-def test_purge_at_router_keeps_final_ack_of_refused_message(
-    line: Line,
-) -> None:
+def test_purge_at_router_keeps_final_ack_of_refused_message(line: Line) -> None:
     peer = Sender(b"\1" * 16, PLANT)
     line.world.peers.append(peer)
     with line.receiver.client() as client:

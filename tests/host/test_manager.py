@@ -16,15 +16,7 @@ from ordack.config.config import Config
 
 from tests.host.outcomes import run
 from tests.support.host_peer import Peer, direct
-from tests.support.host_world import (
-    Host,
-    Wire,
-    exchange,
-    handshake,
-    packets_in,
-    peer_of,
-    world_of,
-)
+from tests.support.host_world import Host, Wire, exchange, handshake, packets_in, peer_of, world_of
 
 
 @pytest.fixture

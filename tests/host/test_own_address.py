@@ -120,9 +120,7 @@ def test_message_to_own_address_arrives_here_on_any_port(tmp_path: Path) -> None
 
 
 @pytest.mark.rule("B-413", "B-011")
-async def test_next_hop_to_itself_is_reported_once_without_session(
-    tmp_path: Path,
-) -> None:
+async def test_next_hop_to_itself_is_reported_once_without_session(tmp_path: Path) -> None:
     async with serving(tmp_path, Config(try_connect_interval=200)) as server:
         peer = guids.guid_text(PEER_GUID)[1:-1].lower()
         server.manager.config.next_hops = {peer: ("127.0.0.1", server.port)}

@@ -24,13 +24,7 @@ from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, guid_
 
 pytestmark = pytest.mark.slow
 
-LOOKS = (
-    ["queue", "list"],
-    ["queue", "quota", "line1"],
-    ["receive", "line1", "--peek"],
-    ["status"],
-    ["config"],
-)
+LOOKS = (["queue", "list"], ["queue", "quota", "line1"], ["receive", "line1", "--peek"], ["status"], ["config"])
 
 
 @pytest.fixture
@@ -211,11 +205,7 @@ def test_the_store_comes_from_the_environment_too(store: Path, monkeypatch: pyte
     [
         (["queue", "delete"], "plain", "2 messages in plain would be deleted, too"),
         (["purge"], "plain", "2 messages in plain would be removed"),
-        (
-            ["purge"],
-            "DIRECT=OS:a\\private$\\b",
-            "2 messages in DIRECT=OS:a\\private$\\b would be removed",
-        ),
+        (["purge"], "DIRECT=OS:a\\private$\\b", "2 messages in DIRECT=OS:a\\private$\\b would be removed"),
     ],
 )
 def test_destructive_command_needs_confirmation(store: Path, words: list[str], name: str, lost: str) -> None:

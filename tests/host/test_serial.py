@@ -64,10 +64,7 @@ async def test_messages_to_serial_line_name_use_only_the_line(place: Place, monk
         assert place.manager.report()["outgoing"][0]["state"] == "Waiting"
         board = Board(place.wire)
         await until(lambda: len(board.peer.received) == 2)
-        assert [bytes(packet.properties.body) for packet in board.peer.received] == [
-            b"start",
-            b"stop" + bytes(5000),
-        ]
+        assert [bytes(packet.properties.body) for packet in board.peer.received] == [b"start", b"stop" + bytes(5000)]
         assert place.manager.report()["outgoing"][0]["state"] == "Connected"
         assert not place.log
         await board.close()

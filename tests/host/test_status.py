@@ -234,10 +234,7 @@ def test_unknown_queue_name_is_reported_at_both_ends(store: Path, tmp_path: Path
 
 @pytest.mark.rule("B-257", "B-379", "B-419")
 def test_wrong_queue_type_refusal_names_repair_commands(store: Path, tmp_path: Path) -> None:
-    with (
-        _serving(tmp_path / "there") as there,
-        _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}"),
-    ):
+    with _serving(tmp_path / "there") as there, _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}"):
         create = ("queue", "create", "lime1", "--store", tmp_path / "there")
         ordack(*create, "--non-transactional")
         refused = _why(store, _send(store), "discarded: .* and the queue lime1 at 10.0.0.5 is not; .*")

@@ -215,16 +215,7 @@ CASES = (
         confirm.DISCARDED,
         True,
     ),
-    (
-        "13 no timers, no FinalAck",
-        {},
-        {"journal": JN},
-        WENT,
-        YEAR,
-        [SENT, STORED],
-        confirm.STORED,
-        False,
-    ),
+    ("13 no timers, no FinalAck", {}, {"journal": JN}, WENT, YEAR, [SENT, STORED], confirm.STORED, False),
     (
         "13 no timers, a FinalAck after a year",
         {},

@@ -106,17 +106,7 @@ class Cutter:
     """
 
     def __init__(
-        self,
-        kind,
-        seed,
-        positions,
-        limit,
-        garbage=True,
-        fixed=None,
-        count_losses=False,
-        warm=0,
-        size=0,
-        **options,
+        self, kind, seed, positions, limit, garbage=True, fixed=None, count_losses=False, warm=0, size=0, **options
     ):
         self.kind = kind
         self.seed = seed

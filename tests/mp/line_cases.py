@@ -237,11 +237,7 @@ NO_FRAMES = (
     lambda wire: b"\1" * 2000 + wire,
     lambda wire: wire[:62] + b"\1" * 2000 + wire[63:],
 )
-OUT_OF_TURN = (
-    lambda wire: wire[63:],
-    lambda wire: wire[:63] + wire,
-    lambda wire: wire[63:] + wire[:63],
-)
+OUT_OF_TURN = (lambda wire: wire[63:], lambda wire: wire[:63] + wire, lambda wire: wire[63:] + wire[:63])
 
 
 def test_damaged_or_misordered_frame_is_resent_at_once():

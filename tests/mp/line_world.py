@@ -66,10 +66,7 @@ class World:
 
     def __init__(self, window_up=512, window_down=200, number=0, size=512):
         self.now = 0
-        self.ends = [
-            End(True, window_down, number, size),
-            End(False, window_up, number + 7, size),
-        ]
+        self.ends = [End(True, window_down, number, size), End(False, window_up, number + 7, size)]
         self.wire = [bytearray(), bytearray()]
 
     def emit(self, which, limit=1 << 20):

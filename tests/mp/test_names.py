@@ -210,11 +210,7 @@ def test_aliases_are_followed():
         for last, found in ((line, "10.0.0.5"), (b"\x05other\0", None), (press, None)):
             dns._cache.clear()
             dns.SERVERS[:] = []
-            chain = (
-                record(POINTER, CNAME, 500, press),
-                record(press, CNAME, 40, last),
-                address(name=line),
-            )
+            chain = (record(POINTER, CNAME, 500, press), record(press, CNAME, 40, last), address(name=line))
             server = Server(saying(*[chain[k] for k in order]))
             if found:
                 assert served(server) == found

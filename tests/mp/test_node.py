@@ -187,10 +187,7 @@ def test_nothing_expires_by_a_clock_that_is_not_set():
     board.restart()
     seen = board.transmit()
     assert [packet.user.fields[core.USER_SENT_TIME] for packet in seen] == [T0, T0], "T0 is known, and stays"
-    assert [times(packet) for packet in seen] == [
-        (5, 10),
-        (5, compose.FOREVER),
-    ]
+    assert [times(packet) for packet in seen] == [(5, 10), (5, compose.FOREVER)]
     board.time = 5
     board.node.deadlines.check()
     assert sorted(board.told) == [(1, 0x8002), (2, 0x8002)]

@@ -16,13 +16,7 @@ from ordack.node.storage import log, outbox
 PACKET = 300  # bytes: a body of about 64, a label, a queue's name
 MESSAGES = 512
 SIZE = 524288
-KINDS = (
-    flash.LITTLEFS,
-    flash.LITTLEFS_256,
-    flash.FAT,
-    flash.Kind("FAT, sectors of 4096", vfs.VfsFat, 4096),
-    flash.RAW,
-)
+KINDS = (flash.LITTLEFS, flash.LITTLEFS_256, flash.FAT, flash.Kind("FAT, sectors of 4096", vfs.VfsFat, 4096), flash.RAW)
 BATCHES = (1, 8, 64)
 LIVES = (flash.LITTLEFS, flash.LITTLEFS_256, flash.RAW)
 SIZES = (1048576, 868352)  # 1 MB; the 848 KB that a Pico W has

@@ -30,10 +30,7 @@ from tests.support.command import as_json, ordack
 from tests.support.host_world import WALL, Crash, Host
 
 GUID = bytes(range(16))
-NAMES = {
-    "private": f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\7",
-    "direct": "DIRECT=TCP:10.0.0.7\\private$\\commands",
-}
+NAMES = {"private": f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\7", "direct": "DIRECT=TCP:10.0.0.7\\private$\\commands"}
 HOP = ("10.0.0.7", 1801)
 
 

@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from mqqb import acks, build, confirm, core, headers
 from mqqb.names import parse_format_name
 from mqqb.session import Settings
-from ordack.node import (
-    Node,
-    OutboxError,
-    OutboxFull,
-    OutboxMessage,
-    OutboxWriteFailed,
-)
+from ordack.node import Node, OutboxError, OutboxFull, OutboxMessage, OutboxWriteFailed
 from ordack.node.storage import outbox
 from ordack.node.talk.link import TcpLink
 from ordack.node.talk.peer import Peer

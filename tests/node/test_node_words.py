@@ -10,12 +10,7 @@ from typing import Any
 import power
 import pytest
 from mqqb import build, compose, core
-from ordack.node import (
-    DestinationQueue,
-    Node,
-    OutboxDamaged,
-    OutboxError,
-)
+from ordack.node import DestinationQueue, Node, OutboxDamaged, OutboxError
 
 from tests.node.destination import ALARMS, LINE, Destination
 
@@ -138,11 +133,7 @@ async def test_closed_node_error_says_to_make_a_new_node(tmp_path: Path) -> None
             with pytest.raises(OutboxError) as raised:
                 use()
             refuses(raised.value)
-        for coroutine in (
-            queue.send(b"no"),
-            queue.send_all([b"no"]),
-            waits.stored(),
-        ):
+        for coroutine in (queue.send(b"no"), queue.send_all([b"no"]), waits.stored()):
             with pytest.raises(OutboxError) as raised:
                 await coroutine
             refuses(raised.value)

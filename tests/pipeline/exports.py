@@ -11,9 +11,7 @@ from mqqb import build, core, headers, parse
 from mqqb.names import DirectQueueFormatName
 from ordack.client import Client
 from ordack.pipeline.export import Exporter
-from ordack.pipeline.segments import (
-    segments,
-)
+from ordack.pipeline.segments import segments
 from ordack.store import Store
 from ordack.store.messages import DIRECT, FINAL_ACK, NewMessage
 

@@ -129,10 +129,7 @@ def test_export_to_bucket_stops_when_marker_is_replaced(s3: S3, store: Path) -> 
 
 
 def test_export_refused_by_server_keeps_messages_queued(s3: S3, store: Path) -> None:
-    for url, reason in (
-        (FOLDER.replace("plant", "planet"), "the bucket planet"),
-        (FOLDER, "refuses this key"),
-    ):
+    for url, reason in ((FOLDER.replace("plant", "planet"), "the bucket planet"), (FOLDER, "refuses this key")):
         s3.before = lambda *_, url=url: "403 Forbidden" if url == FOLDER else None  # type: ignore[misc]
         done = ordack("export", "line1", "--store", store, "--to", url,
                       environment={**ENVIRONMENT, **s3.environment, "COLUMNS": "400"})  # fmt: skip

@@ -22,14 +22,7 @@ from ordack.client import Client
 from ordack.pipeline import export as export_module
 from ordack.pipeline.columns import Columns
 from ordack.pipeline.export import Exporter
-from ordack.pipeline.segments import (
-    SCHEMA,
-    FolderError,
-    file_name,
-    hidden,
-    parse_name,
-    segments,
-)
+from ordack.pipeline.segments import SCHEMA, FolderError, file_name, hidden, parse_name, segments
 from ordack.store import Store, StoreError
 from ordack.store import messages as messages_module
 from ordack.store.files import SYSTEM_QUEUES

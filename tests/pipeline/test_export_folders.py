@@ -14,22 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from ordack.client import Client
 from ordack.pipeline.export import Exporter, Folder
-from ordack.pipeline.segments import (
-    MARKER,
-    FolderError,
-    file_name,
-    hidden,
-    segments,
-)
+from ordack.pipeline.segments import MARKER, FolderError, file_name, hidden, segments
 from ordack.store import Store
 
-from tests.pipeline.exports import (
-    exported_ids,
-    fill,
-    make_store,
-    queued_ids,
-    run_export,
-)
+from tests.pipeline.exports import exported_ids, fill, make_store, queued_ids, run_export
 from tests.support.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
 
 

@@ -22,10 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mqqb import confirm
 from ordack.client import Client
 from ordack.pipeline.export import Exporter, Folder
-from ordack.pipeline.segments import (
-    FolderError,
-    segments,
-)
+from ordack.pipeline.segments import FolderError, segments
 from ordack.store import Store, StoreError, StoreUnknown
 
 from tests.pipeline.exports import (

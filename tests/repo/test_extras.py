@@ -20,12 +20,7 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # The packages whose modules may need what is named behind them.
 NEEDY = {
     "boards": ("ordack.boards.",),
-    "spark": (
-        "ordack.pipeline.",
-        "ordack.audit.",
-        "ordack.reconcile.",
-        "ordack.capture.columnar",
-    ),
+    "spark": ("ordack.pipeline.", "ordack.audit.", "ordack.reconcile.", "ordack.capture.columnar"),
 }
 ABSENT = """
 import sys

@@ -30,10 +30,7 @@ API = {"api", "broker", *STORE}
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "rig": ({"hil"}, {"program on a board", "cli", "server", "boards", "capture", "pipeline", "audit", *API}),
     "program on a board": ({"hil.sensor"}, {"board", *ENGINE}),
-    "cli": (
-        {"ordack.cli", "ordack.__main__"},
-        {"server", "reconcile", "pipeline", "audit", "boards", "capture", *API},
-    ),
+    "cli": ({"ordack.cli", "ordack.__main__"}, {"server", "reconcile", "pipeline", "audit", "boards", "capture", *API}),
     "reconcile": ({"ordack.reconcile"}, {"pipeline", "audit", *API}),
     "pipeline": ({"ordack.pipeline"}, {"audit", "capture", *API}),
     "audit": ({"ordack.audit"}, {"capture", *API}),
@@ -56,10 +53,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }
 PREFIXES = {prefix: room for room, (prefixes, _) in ROOMS.items() for prefix in prefixes}
 WAITS = "who waits asks at run time whether the node that made it was started"
-EXCEPTIONS = {
-    ("ordack.node.inbox", "ordack.node.node"): WAITS,
-    ("ordack.node.queue", "ordack.node.node"): WAITS,
-}
+EXCEPTIONS = {("ordack.node.inbox", "ordack.node.node"): WAITS, ("ordack.node.queue", "ordack.node.node"): WAITS}
 
 Graph = Mapping[str, Set[str]]
 

@@ -146,8 +146,7 @@ class _Fleet:
         )
         self.tx_ack = {
             message_class: np.frombuffer(
-                acknowledgement(NULL, NULL, 3, struct.pack("<I", ORDER_QUEUE_ID), 0, message_class, bytes(36)),
-                _TX_ACK,
+                acknowledgement(NULL, NULL, 3, struct.pack("<I", ORDER_QUEUE_ID), 0, message_class, bytes(36)), _TX_ACK
             )
             for message_class in (ORDER_ACK, ACK_RECEIVE)
         }

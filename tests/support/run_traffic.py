@@ -320,10 +320,7 @@ def random_actions(draw: random.Random) -> Iterator[Action]:
             yield (
                 ALL
                 if draw.random() < 0.5
-                else (
-                    kind,
-                    *(draw.choice((0, 1, 100, 1000, 5000, 20_000, 1 << 20)) for _ in range(LINKS)),
-                )
+                else (kind, *(draw.choice((0, 1, 100, 1000, 5000, 20_000, 1 << 20)) for _ in range(LINKS)))
             )
         elif kind == TICK:
             yield kind, draw.choice((1, 10, 20, 500, 600, 11_000))
