@@ -291,6 +291,15 @@ static uint32_t place_in(slot *s)
     return MQQB_FAST_STREAMS;
 }
 
+/* Let the template have the sequence of a packet that is not shorter: a board whose messages have all been acknowledged
+ * begins another one with each message (B-096). */
+static void follow(stream *st, const uint8_t *packet)
+{
+    const uint32_t at = st->t.transaction_at + MQQB_TX_ORDINAL_IN_PART;
+
+    memcpy(st->kept + at, packet + at, MQQB_TX_NUMBER_IN_PART - MQQB_TX_ORDINAL_IN_PART);
+}
+
 int32_t mqqb_fast_learn(mqqb_fast *f, int32_t number, const uint8_t *packet, size_t size, mqqb_incoming *record,
                         int64_t queue_id, uint32_t lifetime, const uint8_t *order_ack, size_t order_ack_size)
 {
@@ -310,7 +319,11 @@ int32_t mqqb_fast_learn(mqqb_fast *f, int32_t number, const uint8_t *packet, siz
     }
     for (k = 0; k < MQQB_FAST_STREAMS; k++) {
         st = &s->streams[k];
-        if (st->is_active && st->record == record && mqqb_run_find(&st->t, packet, size, &found, 1) == 1) {
+        if (!st->is_active || st->record != record || size < st->t.head_size) {
+            continue;
+        }
+        follow(st, packet);
+        if (mqqb_run_find(&st->t, packet, size, &found, 1) == 1) {
             return number * (int32_t)MQQB_FAST_STREAMS + (int32_t)k;
         }
     }
@@ -460,12 +473,13 @@ static uint32_t take_run(mqqb_fast *f, int32_t number, const uint8_t *data, uint
     uint32_t count, bytes;
     queue *q;
 
+    total -= carries ? MQQB_SESSION_HEADER_SIZE : 0;
+    if (total < st->t.head_size) {
+        return 0;
+    }
+    follow(st, data);
     if (carries) { /* alone, and compared without its SessionHeader */
         uint8_t head[MQQB_FAST_HEAD_MAX];
-        total -= MQQB_SESSION_HEADER_SIZE;
-        if (total < st->t.head_size) {
-            return 0;
-        }
         memcpy(head, data, st->t.head_size);
         head[MQQB_BASE_FLAGS_AT] &= (uint8_t)~MQQB_BASE_SH;
         count = (uint32_t)mqqb_run_find(&st->t, head, total, packets, 1);

@@ -90,10 +90,6 @@ size_t mqqb_run_accept(mqqb_incoming *in, const mqqb_run_template *t, const mqqb
     h.flags = le32(transaction);
     h.tx_sequence_ordinal = le32(transaction + MQQB_TX_ORDINAL_IN_PART);
     h.tx_sequence_time_stamp = le32(transaction + MQQB_TX_TIME_STAMP_IN_PART);
-    if (mqqb_tx_compare(h.tx_sequence_ordinal, h.tx_sequence_time_stamp, in->tx_sequence_ordinal,
-                        in->tx_sequence_time_stamp) != 0) {
-        return 0;
-    }
     for (done = 0; done < count; done++) {
         mqqb_incoming after = *in;
 

@@ -40,7 +40,7 @@ size_t mqqb_run_find(const mqqb_run_template *t, const uint8_t *in, size_t in_si
                      size_t capacity);
 
 /* Accept the first packets of a run that are next in a stream, as mqqb_accept does for each. Returns their number;
- * the stream has advanced by them. Leave the packet after them, and the first of another sequence, to mqqb_accept. */
+ * the stream has advanced by them. Leave the packet after them to mqqb_accept. */
 size_t mqqb_run_accept(mqqb_incoming *in, const mqqb_run_template *t, const mqqb_run_packet *packets, size_t count);
 
 /* Count received messages of a run, as mqqb_session_received does for each: they are recoverable (B-173). */

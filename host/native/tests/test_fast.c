@@ -325,6 +325,33 @@ static void test_undo_sets_the_streams_back(void)
     mqqb_fast_free(fast);
 }
 
+static void test_a_stream_is_followed_into_its_next_sequence(void)
+{
+    message first = numbered(1, "TCP:10.0.0.1\\private$\\readings");
+    int32_t id;
+    size_t size;
+
+    begin();
+    CHECK(take(put_many(2, 1)) > 0);
+    first.tx_ordinal = 4;
+    memset(data, 0, PACKET);
+    size = put_message(data, &first, NULL);
+    CHECK_EQ(take(size), size);
+    CHECK_EQ(record.tx_sequence_ordinal, 4);
+    CHECK_EQ(record.tx_sequence_number, 1);
+    CHECK_EQ(mqqb_fast_learn(fast, slot, data, size, &record, QUEUE, MQQB_FAST_FOREVER, order_ack, ORDER_ACK), stream);
+    check_left(put_many(3, 1)); /* of the sequence before */
+    first.tx_ordinal = 5;
+    first.tx_number = 2;
+    first.tx_previous = 1;
+    check_left(put_message(data, &first, NULL)); /* not the first of its sequence */
+    mqqb_fast_commit(fast, WALL, 1);
+    CHECK_EQ(mqqb_fast_next_ack(fast, 1, &id, out, sizeof out), 36 + ORDER_ACK);
+    CHECK_EQ(get(out + 36 + ORDER_ACK - 36, 4), 4);
+    CHECK_EQ(get(out + 36 + ORDER_ACK - 28, 4), 1);
+    mqqb_fast_free(fast);
+}
+
 static void test_an_order_ack_that_cannot_be_sent_is_owed(void)
 {
     mqqb_fast_news news;
@@ -437,6 +464,7 @@ int main(void)
     RUN("B-270 B-272", test_leaves_what_is_not_next);
     RUN("B-265 A-42", test_late_messages_are_left);
     RUN("B-219 B-227 B-229 B-263", test_session_headers);
+    RUN("B-096 B-271", test_a_stream_is_followed_into_its_next_sequence);
     RUN("B-285", test_undo_sets_the_streams_back);
     RUN("B-118 B-235", test_an_order_ack_that_cannot_be_sent_is_owed);
     RUN("mqqb_fast.h", test_slots_come_and_go);

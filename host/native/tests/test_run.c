@@ -422,7 +422,7 @@ static void test_accepts_as_the_core_does(void)
             packets[i].previous_tx_sequence_number = below(8) == 0 ? below(9) : next - 1;
         }
         expected = 0;
-        while (expected < count && one.tx_sequence_ordinal == 3 && one.tx_sequence_time_stamp == 1700000000) {
+        while (expected < count) {
             const mqqb_transaction_header h = header_of(&packets[expected]);
             mqqb_incoming after = one;
             if (!mqqb_accept(&after, &h)) {
