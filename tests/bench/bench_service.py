@@ -189,6 +189,7 @@ def one_at_a_time(rounds: int, size: int) -> None:
     found: list[float] = []
     syncs: list[float] = []
     floor: list[float] = []
+    committing: list[float] = []
     peer: list[float] = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
@@ -198,9 +199,10 @@ def one_at_a_time(rounds: int, size: int) -> None:
             found += system.alone(ALONE, size)
             syncs.append((system.syncs() - before) / ALONE)
             floor += bare(Path(name), ALONE, size, 3)
+            committing += bare(Path(name), ALONE, size, 3, True)
         with fleet.running(Broker) as broker:
             peer += broker.alone(ALONE, size)
-    ours, least, theirs = (statistics.median(values) * 1e6 for values in (found, floor, peer))
+    ours, least, sqlite, theirs = (statistics.median(values) * 1e6 for values in (found, floor, committing, peer))
     report(
         bench=f"one in flight, {size} bytes, send to received and removed",
         unit="microseconds, median",
@@ -213,6 +215,9 @@ def one_at_a_time(rounds: int, size: int) -> None:
         least="three syncs and a round trip",
         least_value=least,
         least_ratio=least / ours,
+        sqlite="three commits of a row and a round trip for each",
+        sqlite_value=sqlite,
+        sqlite_ratio=sqlite / ours,
     )
 
 

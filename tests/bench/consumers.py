@@ -3,11 +3,13 @@
 import contextlib
 import os
 import socket
+import sqlite3
 import statistics
 import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.bench.fleet import Kinds, Load, medians, running
@@ -121,28 +123,50 @@ def consume(kinds: Kinds, rounds: int, size: int) -> None:
     )
 
 
-def bare(folder: Path, count: int, size: int, syncs: int) -> list[float]:
-    """Seconds for some syncs of so many bytes, each appended to a file, and one round trip over the loopback."""
+def bare(folder: Path, count: int, size: int, syncs: int, commits: bool = False) -> list[float]:
+    """Seconds for some syncs of so many bytes, each appended to a file, and one round trip over the loopback. commits:
+    each sync is the commit of a row in SQLite, with a round trip of its own."""
     took = []
-    with (folder / "bare").open("wb", buffering=0) as file, socket.create_server(("127.0.0.1", 0)) as server:
-        near = socket.create_connection(server.getsockname())
-        far, _ = server.accept()
-        echo = threading.Thread(target=lambda: [far.sendall(far.recv(1 << 16)) for _ in range(count)])
+    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as stack:
+        store = stack.enter_context((_committing if commits else _appending)(folder))
+        near = stack.enter_context(socket.create_connection(server.getsockname()))
+        far = stack.enter_context(server.accept()[0])
+        for link in (near, far):
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        trips = syncs if commits else 1
+        echo = threading.Thread(target=lambda: [far.sendall(_read(far, size)) for _ in range(count * trips)])
         echo.start()
         for _ in range(count):
             began = time.perf_counter()
             for _ in range(syncs):
-                file.write(bytes(size))
-                os.fdatasync(file.fileno())
-            near.sendall(bytes(size))
-            left = size
-            while left > 0:
-                left -= len(near.recv(1 << 16))
+                store(bytes(size))
+            for _ in range(trips):
+                near.sendall(bytes(size))
+                _read(near, size)
             took.append(time.perf_counter() - began)
         echo.join()
-        near.close()
-        far.close()
     return took
+
+
+def _read(link: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += link.recv(size - len(data))
+    return data
+
+
+@contextlib.contextmanager
+def _appending(folder: Path) -> Iterator[Callable[[bytes], object]]:
+    with (folder / "bare").open("wb", buffering=0) as file:
+        yield lambda data: (file.write(data), os.fdatasync(file.fileno()))
+
+
+@contextlib.contextmanager
+def _committing(folder: Path) -> Iterator[Callable[[bytes], object]]:
+    with contextlib.closing(sqlite3.connect(folder / "bare.sqlite", isolation_level=None)) as database:
+        for sql in ("PRAGMA journal_mode = wal", "PRAGMA synchronous = full", "CREATE TABLE bare (data)"):
+            database.execute(sql)
+        yield lambda data: database.execute("INSERT INTO bare VALUES (?)", (data,))
 
 
 def lone_board(rounds: int) -> None:
@@ -150,6 +174,7 @@ def lone_board(rounds: int) -> None:
     sending: list[int] = []
     storing: list[int] = []
     least: list[float] = []
+    committing: list[float] = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="ordack-board-") as name, running(Ordack) as server:
             (Path(name) / "main.py").write_text(BOARD)
@@ -164,7 +189,8 @@ def lone_board(rounds: int) -> None:
             sending += [sent for sent, _ in times]
             storing += [stored for _, stored in times]
             least += bare(Path(name), ALONE, 264, 2)
-    ours, floor = statistics.median(storing), statistics.median(least) * 1e6
+            committing += bare(Path(name), ALONE, 264, 2, True)
+    ours, floor, sqlite = statistics.median(storing), *(statistics.median(times) * 1e6 for times in (least, committing))
     report(
         bench="a lone board on loopback, from send() until stored()",
         unit="microseconds, median",
@@ -174,4 +200,7 @@ def lone_board(rounds: int) -> None:
         least="two syncs and a round trip",
         least_value=floor,
         ratio=ours / floor,
+        sqlite="two commits of a row and a round trip for each",
+        sqlite_value=sqlite,
+        sqlite_ratio=ours / sqlite,
     )
