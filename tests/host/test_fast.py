@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 from mqqb import compose, core, parse
 from mqqb.connection import OPEN, OrderAck
+from mqqb.session import Session
 from ordack.broker.acceptance import Batch
 from ordack.broker.incoming import MESSAGE_ID_BLOCK
+from ordack.broker.message import Letter
 
 from hil.dice import new_seed
-from tests.support.host_world import wall_at
+from tests.support.host_peer import Peer, direct
+from tests.support.host_world import START, Host, wall_at
 from tests.support.run_traffic import (
     ALL,
     CHANGES,
@@ -266,3 +269,25 @@ def test_taken_messages_are_stored_once_after_an_accident(tmp_path: Path, accide
         play.act((SEND, 0, 0, 20, 0, 0, 0))
         play.act(ALL)
         assert play.fast >= 20
+
+
+@pytest.mark.rule("B-219", "B-229", "B-263")
+def test_session_headers_settle_a_run_in_flight(tmp_path: Path) -> None:
+    """The fast path may not count an acknowledgement that the session has to hear."""
+    host, peer, now = Host(tmp_path), Peer(b"\x01" * 16, direct("line1")), START
+    link, peer.session = host.manager.connect(("10.0.0.9", 1801), "10.0.0.9", now), Session(False, peer.guid, now)
+    peer.session.connected(now)
+    for turn in range(20):
+        if turn == 10:
+            assert link.slot >= 0
+            with host.client() as client:
+                client.send_many(Letter("DIRECT=TCP:10.0.0.9\\private$\\there", b"x") for _ in range(10))
+        peer.send(b"reading")
+        host.manager.poll(now, wall_at(now))
+        for _, data, _ in host.manager.output():
+            peer.receive(data, now)
+        now += 1000 if turn >= 10 else 0  # until the peer acknowledges
+        host.manager.receive([(link, host.manager.fast.take(link, peer.output(now), wall_at(now)))], now, wall_at(now))
+    [queue] = host.manager.outgoing
+    assert [entry.awaiting_ack for entry in queue.stream.table] == [False] * 10
+    host.store.close()
