@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.bench.fleet import Kinds, Load, medians, running
@@ -128,7 +127,11 @@ def bare(folder: Path, count: int, size: int, syncs: int, commits: bool = False)
     each sync is the commit of a row in SQLite, with a round trip of its own."""
     took = []
     with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as stack:
-        store = stack.enter_context((_committing if commits else _appending)(folder))
+        file = stack.enter_context((folder / "bare").open("wb", buffering=0))
+        database = sqlite3.connect(folder / "bare.sqlite", isolation_level=None)
+        stack.callback(database.close)
+        for sql in ("PRAGMA journal_mode = wal", "PRAGMA synchronous = full", "CREATE TABLE IF NOT EXISTS bare (data)"):
+            database.execute(sql)
         near = stack.enter_context(socket.create_connection(server.getsockname()))
         far = stack.enter_context(server.accept()[0])
         for link in (near, far):
@@ -139,7 +142,11 @@ def bare(folder: Path, count: int, size: int, syncs: int, commits: bool = False)
         for _ in range(count):
             began = time.perf_counter()
             for _ in range(syncs):
-                store(bytes(size))
+                if commits:
+                    database.execute("INSERT INTO bare VALUES (?)", (bytes(size),))
+                else:
+                    file.write(bytes(size))
+                    os.fdatasync(file.fileno())
             for _ in range(trips):
                 near.sendall(bytes(size))
                 _read(near, size)
@@ -153,20 +160,6 @@ def _read(link: socket.socket, size: int) -> bytes:
     while len(data) < size:
         data += link.recv(size - len(data))
     return data
-
-
-@contextlib.contextmanager
-def _appending(folder: Path) -> Iterator[Callable[[bytes], object]]:
-    with (folder / "bare").open("wb", buffering=0) as file:
-        yield lambda data: (file.write(data), os.fdatasync(file.fileno()))
-
-
-@contextlib.contextmanager
-def _committing(folder: Path) -> Iterator[Callable[[bytes], object]]:
-    with contextlib.closing(sqlite3.connect(folder / "bare.sqlite", isolation_level=None)) as database:
-        for sql in ("PRAGMA journal_mode = wal", "PRAGMA synchronous = full", "CREATE TABLE bare (data)"):
-            database.execute(sql)
-        yield lambda data: database.execute("INSERT INTO bare VALUES (?)", (data,))
 
 
 def lone_board(rounds: int) -> None:
