@@ -29,7 +29,7 @@
 
 enum { WINDOW = 64 /* packets */, TABLE = 256 /* messages, sent or not */, LEFTOVER_BYTES = 4096, PATCHES = 16 };
 enum { HELLO, ANSWER, MESSAGE, SESSION_ACK, TEMPLATES };
-enum { BOARD, NUMBER, PREVIOUS, TIME, VALUES };
+enum { BOARD, NUMBER, PLACE, PREVIOUS, ORDINAL, TIME, VALUES }; /* PLACE: of a message in its sequence */
 enum { LITTLE, BIG, DIGITS };
 #define ACK_SEND_S 10.0 /* half of AckTimeout (B-121) */
 #define CONNECTS_A_SECOND 3000.0
@@ -48,6 +48,7 @@ typedef struct {
     int socket; /* -1: none */
     bool connected, open, cut;
     uint32_t made, sent, acked; /* number of the last message */
+    uint32_t begun, before, ordinal; /* the last message that was ever sent, the last one before its sequence, which */
     mqqb_session session;
     double ack_due, connect_at, due[TABLE]; /* due: by number */
     uint8_t leftover[LEFTOVER_BYTES];
@@ -85,8 +86,9 @@ static void watch(int operation, int socket, uint32_t what, board *b)
 static uint8_t *add(const board *b, int which)
 {
     const template *t = packet + which;
-    const uint32_t previous = b->sent > b->acked + 1 ? b->sent - 1 : 0;
-    const uint32_t values[VALUES] = {(uint32_t)(b - fleet), b->sent, previous, (uint32_t)time(NULL)};
+    const uint32_t previous = b->sent > b->acked + 1 ? b->sent - b->before - 1 : 0;
+    const uint32_t values[VALUES] = {(uint32_t)(b - fleet), b->sent,    b->sent - b->before,
+                                     previous,              b->ordinal, (uint32_t)time(NULL)};
     uint8_t *at = memcpy(output + output_bytes, t->bytes, t->size);
     for (uint32_t i = 0; i < t->patches; i++) {
         uint32_t value = values[t->patch[i].value] + t->patch[i].plus;
@@ -129,6 +131,11 @@ static void pump(board *b)
     while (b->open && b->sent < b->made &&
            (is_ordack ? mqqb_session_can_send(&b->session) : b->sent - b->acked < WINDOW)) {
         b->sent++;
+        if (b->sent > b->begun && b->sent == b->acked + 1) { /* B-096 */
+            b->before = b->acked;
+            b->ordinal++;
+        }
+        b->begun = b->sent > b->begun ? b->sent : b->begun;
         uint8_t *message = add(b, MESSAGE);
         if (is_ordack) {
             mqqb_session_sent(&b->session, 1);
@@ -237,7 +244,9 @@ static mqqb_status ordack_message(board *b, const uint8_t *at, const uint8_t *en
     if (status || ack.tx_previous_sequence_number + 1 != ack.tx_sequence_number) {
         error(1, 0, "board %td: a message that is no OrderAck", b - fleet);
     }
-    stored_up_to(b, ack.tx_sequence_number);
+    if (ack.tx_sequence_ordinal == b->ordinal) {
+        stored_up_to(b, b->before + ack.tx_sequence_number);
+    }
     mqqb_session_received(&b->session, recoverable);
     if (mqqb_session_stored(&b->session, recoverable) == MQQB_ACK_FIRST) {
         add_session_ack(b);

@@ -27,7 +27,7 @@ RATES = 1_000, 2_500, 5_000, 10_000, 20_000, 30_000, 40_000, 60_000, 80_000
 BAR_P99_MS = 1000
 STORM_S = 40
 STAYING = 1_000  # boards that keep their connections in a storm
-BOARD, NUMBER, PREVIOUS, TIME = range(4)  # values and forms of boards.c
+BOARD, NUMBER, PLACE, PREVIOUS, ORDINAL, TIME = range(6)  # values and forms of boards.c
 LITTLE, BIG, DIGITS = range(3)
 
 Figures = dict[str, Any]
@@ -85,7 +85,8 @@ def templates(kind: str, size: int) -> bytes:
         (core.USER_SENT_TIME_AT, 4, TIME, LITTLE, 0),
         (core.USER_MESSAGE_ID_AT, 4, NUMBER, LITTLE, life % 2000 * 2_000_000),
         (tx + 1, 2, NUMBER, LITTLE, 0),  # the transaction's index
-        (tx + 12, 4, NUMBER, LITTLE, 0),
+        (tx + 4, 4, ORDINAL, LITTLE, 0),
+        (tx + 12, 4, PLACE, LITTLE, 0),
         (tx + 16, 4, PREVIOUS, LITTLE, 0),
         (end, 4, BOARD, LITTLE, 0),
         (end + 4, 4, NUMBER, LITTLE, 0),
