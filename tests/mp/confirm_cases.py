@@ -73,47 +73,40 @@ SENT = (1, confirm.STORE, "S", 0)
 STORED = (1, confirm.STORE, "O", 0)
 WENT = ((1, "sent"), (1, "order_ack"))
 
-# name, Settings, properties of the message, events, end, log after transmission and OrderAck, answer, in doubt
+LIMITED = {"journal": JN, "ttbr": 10}
+LONGEST = {"journal": JN, "ttbr": 0xFFFFFFFE}
+FOR_EVER = {"xact_delay_receive_nack": 0xFFFFFFFE}
+
+
+def went(name, later, log, answer, in_doubt, properties=LIMITED, end=30, settings=None):
+    """A case of a message that is sent and has its OrderAck; later and log: what comes behind."""
+    return name, settings or {}, properties, WENT + later, end, [SENT, STORED] + log, answer, in_doubt
+
+
+def final(time, message_class):
+    return ((time, "final_ack", message_class),)
+
+
+RECEIVED, ENDED = confirm.RECEIVED, confirm.DEAD_LETTERED
+LATE = [(20, DEAD, "X", 0xC002)]
+# name, Settings, properties of the message, events, end, log, answer, in doubt
 CASES = (
-    (
-        "1 received in time",
-        {},
-        {"journal": JN, "ttbr": 10},
-        WENT + ((3, "final_ack", 0x4000),),
-        20,
-        [SENT, STORED, (3, GONE, "-", 0x4000)],
-        confirm.RECEIVED,
-        False,
-    ),
-    (
+    went("1 received in time", final(3, 0x4000), [(3, GONE, "-", 0x4000)], RECEIVED, False, end=20),
+    went(
         "2 the FinalAck is lost and comes after C",
-        {},
-        {"journal": JN, "ttbr": 10},
-        WENT + ((25, "final_ack", 0x4000),),
-        30,
-        [SENT, STORED, (20, DEAD, "X", 0xC002), (25, confirm.LOG, "X", 0xC002)],
-        confirm.DEAD_LETTERED,
+        final(25, 0x4000),
+        LATE + [(25, confirm.LOG, "X", 0xC002)],
+        ENDED,
         True,
     ),
-    (
-        "3 the FinalAck comes after TTBR, before C",
-        {},
-        {"journal": JN, "ttbr": 10},
-        WENT + ((15, "final_ack", 0x4000),),
-        30,
-        [SENT, STORED, (15, GONE, "-", 0x4000)],
-        confirm.RECEIVED,
-        False,
-    ),
-    (
+    went("3 the FinalAck comes after TTBR, before C", final(15, 0x4000), [(15, GONE, "-", 0x4000)], RECEIVED, False),
+    went(
         "4 XactDelayReceiveNack is 2, the FinalAck comes after C",
-        {"xact_delay_receive_nack": 2},
-        {"journal": JN, "ttbr": 10},
-        WENT + ((15, "final_ack", 0x4000),),
-        30,
-        [SENT, STORED, (12, DEAD, "X", 0xC002), (15, confirm.LOG, "X", 0xC002)],
-        confirm.DEAD_LETTERED,
+        final(15, 0x4000),
+        [(12, DEAD, "X", 0xC002), (15, confirm.LOG, "X", 0xC002)],
+        ENDED,
         True,
+        settings={"xact_delay_receive_nack": 2},
     ),
     (
         "5 unreachable, TTRQ before TTBR",
@@ -122,7 +115,7 @@ CASES = (
         (),
         30,
         [(5, DEAD, "X", 0x8002)],
-        confirm.DEAD_LETTERED,
+        ENDED,
         False,
     ),
     (
@@ -132,7 +125,7 @@ CASES = (
         (),
         11,
         [(10, DEAD, "X", 0xC003)],
-        confirm.DEAD_LETTERED,
+        ENDED,
         False,
     ),
     (
@@ -142,119 +135,59 @@ CASES = (
         ((1, "sent"),),
         30,
         [SENT, (5, DEAD, "X", 0x8002)],
-        confirm.DEAD_LETTERED,
+        ENDED,
         True,
     ),
-    (
-        "8 the queue is full",
-        {},
-        {"journal": JN, "ttbr": 10},
-        WENT + ((2, "final_ack", 0x8003),),
-        30,
-        [SENT, STORED, (2, DEAD, "X", 0x8003)],
-        confirm.DEAD_LETTERED,
-        False,
-    ),
-    (
-        "9 the queue is purged",
-        {},
-        {"journal": JN, "ttbr": 10},
-        WENT + ((5, "final_ack", 0xC001),),
-        30,
-        [SENT, STORED, (5, DEAD, "X", 0xC001)],
-        confirm.DEAD_LETTERED,
-        False,
-    ),
-    (
-        "10 a receive across TTBR commits",
-        {},
-        {"journal": JN, "ttbr": 10},
-        WENT + ((12, "final_ack", 0x4000),),
-        30,
-        [SENT, STORED, (12, GONE, "-", 0x4000)],
-        confirm.RECEIVED,
-        False,
-    ),
-    (
-        "10 a receive across TTBR aborts",
-        {},
-        {"journal": JN, "ttbr": 10},
-        WENT + ((12, "final_ack", 0xC002),),
-        30,
-        [SENT, STORED, (12, DEAD, "X", 0xC002)],
-        confirm.DEAD_LETTERED,
-        False,
-    ),
-    (
-        "11 XactDeadLetterAlways",
-        {"xact_dead_letter_always": True},
-        {"ttbr": 10},
-        WENT,
-        30,
-        [SENT, STORED, (20, DEAD, "X", 0xC002)],
-        confirm.DEAD_LETTERED,
-        True,
-    ),
-    (
+    went("8 the queue is full", final(2, 0x8003), [(2, DEAD, "X", 0x8003)], ENDED, False),
+    went("9 the queue is purged", final(5, 0xC001), [(5, DEAD, "X", 0xC001)], ENDED, False),
+    went("10 a receive across TTBR commits", final(12, 0x4000), [(12, GONE, "-", 0x4000)], RECEIVED, False),
+    went("10 a receive across TTBR aborts", final(12, 0xC002), [(12, DEAD, "X", 0xC002)], ENDED, False),
+    went("11 XactDeadLetterAlways", (), LATE, ENDED, True, {"ttbr": 10}, settings={"xact_dead_letter_always": True}),
+    went(
         "12 JP only, received",
-        {},
-        {"journal": JP, "ttbr": 10},
-        WENT + ((3, "final_ack", 0x4000),),
-        30,
-        [SENT, STORED, (3, confirm.STORE | confirm.JOURNAL, "J", 0x4000)],
-        confirm.RECEIVED,
+        final(3, 0x4000),
+        [(3, confirm.STORE | confirm.JOURNAL, "J", 0x4000)],
+        RECEIVED,
         False,
-    ),
-    (
-        "12 JP only, not received by C",
-        {},
         {"journal": JP, "ttbr": 10},
-        WENT,
-        30,
-        [SENT, STORED, (20, GONE, "-", 0xC002)],
+    ),
+    went(
+        "12 JP only, not received by C",
+        (),
+        [(20, GONE, "-", 0xC002)],
         confirm.DISCARDED,
         True,
+        {"journal": JP, "ttbr": 10},
     ),
-    ("13 no timers, no FinalAck", {}, {"journal": JN}, WENT, YEAR, [SENT, STORED], confirm.STORED, False),
-    (
+    went("13 no timers, no FinalAck", (), [], confirm.STORED, False, {"journal": JN}, YEAR),
+    went(
         "13 no timers, a FinalAck after a year",
-        {},
-        {"journal": JN},
-        WENT + ((YEAR, "final_ack", 0x4000),),
-        YEAR,
-        [SENT, STORED, (YEAR, GONE, "-", 0x4000)],
-        confirm.RECEIVED,
+        final(YEAR, 0x4000),
+        [(YEAR, GONE, "-", 0x4000)],
+        RECEIVED,
         False,
+        {"journal": JN},
+        YEAR,
     ),
-    (
+    went(
         "13 no timers, an administrator after a year",
-        {},
+        ((YEAR, "failed", 0x8001),),
+        [(YEAR, DEAD, "X", 0x8001)],
+        ENDED,
+        True,
         {"journal": JN},
-        WENT + ((YEAR, "failed", 0x8001),),
         YEAR,
-        [SENT, STORED, (YEAR, DEAD, "X", 0x8001)],
-        confirm.DEAD_LETTERED,
-        True,
     ),
-    (
-        "15 the longest times",
-        {"xact_delay_receive_nack": 0xFFFFFFFE},
-        {"journal": JN, "ttbr": 0xFFFFFFFE},
-        WENT,
-        0x1FFFFFFFB,
-        [SENT, STORED],
-        confirm.STORED,
-        False,
-    ),
-    (
+    went("15 the longest times", (), [], confirm.STORED, False, LONGEST, 0x1FFFFFFFB, FOR_EVER),
+    went(
         "15 the longest times, their end",
-        {"xact_delay_receive_nack": 0xFFFFFFFE},
-        {"journal": JN, "ttbr": 0xFFFFFFFE},
-        WENT,
-        0x1FFFFFFFC,
-        [SENT, STORED, (0x1FFFFFFFC, DEAD, "X", 0xC002)],
-        confirm.DEAD_LETTERED,
+        (),
+        [(0x1FFFFFFFC, DEAD, "X", 0xC002)],
+        ENDED,
         True,
+        LONGEST,
+        0x1FFFFFFFC,
+        FOR_EVER,
     ),
 )
 
