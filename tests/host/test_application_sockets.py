@@ -32,14 +32,6 @@ from tests.support.host_peer import body_of
 from tests.support.watched import until
 
 
-@pytest.fixture
-def serve(store: Path) -> Iterator[Serve]:
-    running = Serve(store)
-    yield running
-    if running.process.poll() is None:
-        running.stop()
-
-
 @pytest.fixture(params=["alone", "served", "away"])
 def place(request: pytest.FixtureRequest, store: Path) -> Iterator[Path | str]:
     """What a Client opens, for that store."""

@@ -3,7 +3,6 @@ that somebody is told of is undone by a power cut."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +64,6 @@ def store(tmp_path: Path) -> Path:
         client.create_queue("big", transactional=True)
         client.send_many([Letter("big", b"x")] * COUNT)
     return tmp_path
-
-
-@pytest.fixture
-def serve(store: Path) -> Iterator[Serve]:
-    running = Serve(store)
-    yield running
-    if running.process.poll() is None:
-        running.stop()
 
 
 @pytest.mark.rule("B-339", "B-340")
