@@ -64,13 +64,9 @@ class UserHeader(Header):
     """wire.md 2.2. An absent queue name or connector_type (16 bytes) is None. Times: s, sent_time since 1970 UTC."""
 
     __slots__ = (
-        "admin_queue",
-        "connector_type",
-        "destination_queue",
-        "queue_manager_address",
-        "response_queue",
+        "admin_queue", "connector_type", "destination_queue", "queue_manager_address", "response_queue",
         "source_queue_manager",
-    )
+    )  # fmt: skip
     part = core.USER_HEADER
     time_to_be_received = word(core.USER_TIME_TO_BE_RECEIVED)
     sent_time = word(core.USER_SENT_TIME)
@@ -197,17 +193,9 @@ class UserMessage:
     """The headers of wire.md section 3; absent ones are None. trailing: bytes behind the last known header (OP-2)."""
 
     __slots__ = (
-        "base",
-        "debug",
-        "multi_queue_format",
-        "properties",
-        "security",
-        "session",
-        "soap",
-        "trailing",
-        "transaction",
+        "base", "debug", "multi_queue_format", "properties", "security", "session", "soap", "trailing", "transaction",
         "user",
-    )
+    )  # fmt: skip
 
     def __init__(self, base: BaseHeader, user: UserHeader, properties: MessagePropertiesHeader) -> None:
         self.base = base

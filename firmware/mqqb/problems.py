@@ -81,28 +81,12 @@ PROBLEMS = {
 }
 
 PLACES = (
-    "BaseHeader",
-    "InternalHeader",
-    "SessionHeader",
-    "TransactionHeader",
-    "ConnectionParametersHeader",
-    "UserHeader",
-    "MessagePropertiesHeader",
-    "SecurityHeader",
-    "DebugHeader",
-    "EstablishConnectionHeader",
-    "OrderAckBody",
-    "FinalAckBody",
-    "PingPacket",
-    "UserHeader.DestinationQueue",
-    "UserHeader.AdminQueue",
-    "UserHeader.ResponseQueue",
-    "UserHeader.ConnectorType",
-    "TransactionHeader.ConnectorQMGuid",
-    "MessagePropertiesHeader.Label",
-    "MessagePropertiesHeader.ExtensionData",
-    "MessagePropertiesHeader.Padding",
-)
+    "BaseHeader", "InternalHeader", "SessionHeader", "TransactionHeader", "ConnectionParametersHeader", "UserHeader",
+    "MessagePropertiesHeader", "SecurityHeader", "DebugHeader", "EstablishConnectionHeader", "OrderAckBody",
+    "FinalAckBody", "PingPacket", "UserHeader.DestinationQueue", "UserHeader.AdminQueue", "UserHeader.ResponseQueue",
+    "UserHeader.ConnectorType", "TransactionHeader.ConnectorQMGuid", "MessagePropertiesHeader.Label",
+    "MessagePropertiesHeader.ExtensionData", "MessagePropertiesHeader.Padding",
+)  # fmt: skip
 
 
 def words(problem: int, place: "int | str") -> "tuple[str, str, str]":

@@ -53,20 +53,10 @@ class Entry:
     """
 
     __slots__ = (
-        "awaiting_ack",
-        "journal",
-        "key",
-        "message_id",
-        "priority",
-        "received_order_ack",
-        "received_session_ack",
-        "recoverable",
-        "recoverable_sequence_number",
-        "sequence_number",
-        "stream",
-        "tx_sequence_id",
+        "awaiting_ack", "journal", "key", "message_id", "priority", "received_order_ack", "received_session_ack",
+        "recoverable", "recoverable_sequence_number", "sequence_number", "stream", "tx_sequence_id",
         "tx_sequence_number",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

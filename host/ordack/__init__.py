@@ -26,30 +26,10 @@ if TYPE_CHECKING:
     from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
 __all__ = [
-    "BadName",
-    "Body",
-    "BodyError",
-    "Client",
-    "Empty",
-    "Letter",
-    "Message",
-    "NoSuchQueue",
-    "Queue",
-    "QueueExists",
-    "QueueNotEmpty",
-    "Received",
-    "Receiving",
-    "Reject",
-    "Sent",
-    "StoreBusy",
-    "StoreError",
-    "StoreFull",
-    "StoreUnknown",
-    "StoreUnreachable",
-    "Transaction",
-    "connect",
-    "connect_async",
-]
+    "BadName", "Body", "BodyError", "Client", "Empty", "Letter", "Message", "NoSuchQueue", "Queue", "QueueExists",
+    "QueueNotEmpty", "Received", "Receiving", "Reject", "Sent", "StoreBusy", "StoreError", "StoreFull", "StoreUnknown",
+    "StoreUnreachable", "Transaction", "connect", "connect_async",
+]  # fmt: skip
 
 
 __path__ = extend_path(__path__, __name__)  # ordack.node, the part for boards, is in firmware/ of a checkout

@@ -20,17 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ordack.audit.result import (
-    AuditResult,
-    SenderReport,
-    SequenceId,
-    StreamKey,
-    StreamReport,
-    Unknown,
-    Violation,
-    count_text,
-    kinds_text,
-)
+from ordack.audit import result as results
 from ordack.config.names import PeerNames, legible
 
 Row = dict[str, Any]
@@ -66,7 +56,7 @@ SCHEMAS = {
 _BATCH_ROWS = 16384
 
 
-def table(name: str, result: AuditResult) -> Iterator[Row]:
+def table(name: str, result: results.AuditResult) -> Iterator[Row]:
     """Yield the rows of one table of SCHEMAS."""
     match name:
         case "violations" | "unknown":
@@ -80,9 +70,9 @@ def table(name: str, result: AuditResult) -> Iterator[Row]:
             return (_sender(result, report) for report in result.senders)
 
 
-def finding(result: AuditResult, item: Violation | Unknown) -> Row:
+def finding(result: results.AuditResult, item: results.Violation | results.Unknown) -> Row:
     """Return a violation or an unknown verdict as a row. An unknown verdict's `text` names what may be missing."""
-    text, rule = (item.text, item.rule) if isinstance(item, Violation) else (item.reason, "")
+    text, rule = (item.text, item.rule) if isinstance(item, results.Violation) else (item.reason, "")
     return {
         "kind": item.kind,
         **_named(item.stream, item.sequence),
@@ -97,18 +87,18 @@ def finding(result: AuditResult, item: Violation | Unknown) -> Row:
     }
 
 
-def _stream(report: StreamReport) -> Row:
+def _stream(report: results.StreamReport) -> Row:
     """Return a stream's row, with sums over its sequences."""
     return {**_counts(report, "streams"), **_named(report.stream, report.sequence), "sequences": report.sequence_count}
 
 
-def _sequences(report: StreamReport) -> Iterator[Row]:
+def _sequences(report: results.StreamReport) -> Iterator[Row]:
     """Yield the rows of a stream's sequences that are kept in detail."""
     for sequence in report.sequences:
         yield {**_counts(sequence, "sequences"), **_named(report.stream, sequence.sequence)}
 
 
-def _sender(result: AuditResult, report: SenderReport) -> Row:
+def _sender(result: results.AuditResult, report: results.SenderReport) -> Row:
     """Return the row of a source queue manager, with sums over its streams."""
     return {**asdict(report), "name": result.names.of(report.source_queue_manager)}
 
@@ -119,8 +109,8 @@ def _counts(report: Any, name: str) -> Row:
     return row | {time: row[time] // 1000 for time in ("first_time", "last_time")}
 
 
-def _named(stream: StreamKey | None, sequence: SequenceId | None) -> Row:
-    key = dict.fromkeys(StreamKey._fields) if stream is None else stream._asdict()
+def _named(stream: results.StreamKey | None, sequence: results.SequenceId | None) -> Row:
+    key = dict.fromkeys(results.StreamKey._fields) if stream is None else stream._asdict()
     if stream is not None:
         key["destination_queue"] = legible(stream.destination_queue)
     return {
@@ -130,7 +120,7 @@ def _named(stream: StreamKey | None, sequence: SequenceId | None) -> Row:
     }
 
 
-def save(result: AuditResult, folder: Path) -> None:
+def save(result: results.AuditResult, folder: Path) -> None:
     """Write all files. Each file is replaced atomically. Raises OSError."""
 
     def write_table(name: str, path: Path) -> None:
@@ -180,7 +170,7 @@ def time_text(time: int) -> str:
     return datetime.fromtimestamp(time // 10**6, UTC).strftime("%Y-%m-%d %H:%M:%S") + f".{time % 10**6:06d}"
 
 
-def _legible_finding(result: AuditResult, item: Violation) -> dict[str, Any]:
+def _legible_finding(result: results.AuditResult, item: results.Violation) -> dict[str, Any]:
     """Return a violation for JSON, with times as text."""
     found = finding(result, item)
     for packet in found["packets"]:
@@ -188,11 +178,11 @@ def _legible_finding(result: AuditResult, item: Violation) -> dict[str, Any]:
     return found
 
 
-def text_of(result: AuditResult, violations_max: int = 20) -> list[str]:
+def text_of(result: results.AuditResult, violations_max: int = 20) -> list[str]:
     """Return the report's lines for people. The last line is the verdict."""
     summary = result.summary
     said = {
-        name: count_text(summary[name], name.removesuffix("s"))
+        name: results.count_text(summary[name], name.removesuffix("s"))
         for name in ("packets", "connections", "holes", "messages", "sequences", "streams", "resends", "rejects")
     }
     lines = [
@@ -211,12 +201,12 @@ def text_of(result: AuditResult, violations_max: int = 20) -> list[str]:
             f"    {packet['file']} frame {packet['frame']}, {time_text(packet['time'])}" for packet in row["packets"]
         ]
     if total > violations_max:
-        lines.append(f"{count_text(total - violations_max, 'more violation')}: --out and --html have them")
+        lines.append(f"{results.count_text(total - violations_max, 'more violation')}: --out and --html have them")
     unknown = sum(summary["unknown"].values())
     if unknown:
         lines.append(
-            f"{count_text(unknown, 'verdict')} unknown, because something is missing in the capture: "
-            + kinds_text(summary["unknown"])
+            f"{results.count_text(unknown, 'verdict')} unknown, because something is missing in the capture: "
+            + results.kinds_text(summary["unknown"])
         )
     lines.append(result.verdict.text)
     return lines
@@ -224,15 +214,15 @@ def text_of(result: AuditResult, violations_max: int = 20) -> list[str]:
 
 def foreign_text(summary: dict[str, Any]) -> str:
     """Describe the connections of other protocols, which do not count."""
-    return f"{count_text(summary['foreign_connections'], 'other connection')} never spoke the protocol"
+    return f"{results.count_text(summary['foreign_connections'], 'other connection')} never spoke the protocol"
 
 
-def stream_text(stream: StreamKey, names: PeerNames) -> str:
+def stream_text(stream: results.StreamKey, names: PeerNames) -> str:
     """Name the source and the destination of a stream."""
     return names.added(f"{legible(stream.source_queue_manager)} to {legible(stream.destination_queue)}")
 
 
-def streams_text(result: AuditResult) -> list[str]:
+def streams_text(result: results.AuditResult) -> list[str]:
     """Format the worst streams as a table. A stream's name has its own line because it can fill a terminal's width."""
     headings = ("messages", "resends", "rejects", "unsettled", "violations", "unknown")
     lines = ["  ".join(headings)]

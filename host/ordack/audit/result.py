@@ -49,14 +49,9 @@ from ordack.config.names import PeerNames, counted
 Word = Literal["no violations", "violations", "incomplete"]
 STATUS: dict[Word, int] = {"no violations": 0, "violations": 1, "incomplete": 3}
 KINDS = (
-    "renumbered",
-    "ack_beyond_receipt",
-    "id_went_back",
-    "skipped",
-    "count_mismatch",
-    "resent_after_ack",
+    "renumbered", "ack_beyond_receipt", "id_went_back", "skipped", "count_mismatch", "resent_after_ack",
     "delivered_twice",
-)
+)  # fmt: skip
 
 # Why the receiver's rule does not accept a message (B-270). FinalAcks that reject on arrival (B-261) count by class, as
 # "0x8003".

@@ -84,25 +84,9 @@ class PeerLink:
     """
 
     __slots__ = (
-        "_schedule",
-        "_shown",
-        "address",
-        "alarms",
-        "certificate",
-        "counts",
-        "heard",
-        "hop",
-        "learned",
-        "number",
-        "owner",
-        "pace",
-        "peer_name",
-        "session",
-        "slot",
-        "was_direct",
-        "was_open",
-        "writable",
-    )
+        "_schedule", "_shown", "address", "alarms", "certificate", "counts", "heard", "hop", "learned", "number",
+        "owner", "pace", "peer_name", "session", "slot", "was_direct", "was_open", "writable",
+    )  # fmt: skip
 
     def __init__(
         self, number: int, session: FastSession, address: str, hop: Hop | None, peers: CountsByPeer, now: int

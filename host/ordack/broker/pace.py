@@ -36,17 +36,8 @@ class Pace:
     times of B-148 and B-151 start when the message has left."""
 
     __slots__ = [
-        "_began",
-        "_come",
-        "_half",
-        "_held",
-        "_packet",
-        "_seen",
-        "_session",
-        "_streams",
-        "_waiting",
-        "_written",
-    ]
+        "_began", "_come", "_half", "_held", "_packet", "_seen", "_session", "_streams", "_waiting", "_written",
+    ]  # fmt: skip
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -17,27 +17,16 @@ from ordack.config.paths import each
 
 Words = NDArray[np.uint32]
 
-# Same order as the enumerations in mqqb_scan.h and mqqb_capture.h.
-SCAN_COLUMNS = (
-    "offset", "total_size", "kind", "status", "base_flags", "time_to_reach_queue", "internal_flags", "session_offset",
-    "ack_sequence_number", "recoverable_msg_ack_seq_number", "recoverable_msg_ack_flags", "user_msg_sequence_number",
-    "recoverable_msg_sequence_number", "window_size", "source_offset", "message_id", "user_flags", "sent_time",
-    "time_to_be_received", "destination_offset", "destination_size", "tx_flags", "tx_sequence_ordinal",
-    "tx_sequence_time_stamp", "tx_sequence_number", "previous_tx_sequence_number", "properties_offset",
-    "properties_flags", "message_class", "label_offset", "label_length", "body_offset", "body_size",
-    "ack_tx_sequence_ordinal", "ack_tx_sequence_time_stamp", "ack_tx_sequence_number",
-    "ack_previous_tx_sequence_number", "ack_source_offset", "ack_message_id",
-)  # fmt: skip
-PLACE_COLUMNS = (
-    "file", "frame", "connection", "direction", "source_queue_manager", "destination_queue", "ack_source",
-)  # fmt: skip
-DETAIL_COLUMNS = (
-    "queue_manager_address", "administration_queue", "response_queue", "connector_queue_manager", "security_flags",
-    "sender_id_size", "encryption_key_size", "signature_size", "sender_cert_size", "provider_info_size", "body_type",
-    "application_tag", "allocation_body_size", "privacy_level", "hash_algorithm", "encryption_algorithm",
-    "extension_size", "body_crc", "client_guid", "server_guid", "time_stamp", "operating_system",
-    "recoverable_ack_timeout", "ack_timeout", "parameters_window_size",
-)  # fmt: skip
+
+def _columns(prefix: str, first: int, end: int) -> tuple[str, ...]:
+    """Return the names of columns in mqqb_scan.h and mqqb_capture.h, by number."""
+    found = {getattr(lib, name): name for name in dir(lib) if name.startswith(prefix) and name != "MQQB_SCAN_FULL"}
+    return tuple(found[number].removeprefix(prefix).lower() for number in range(first, end))
+
+
+SCAN_COLUMNS = _columns("MQQB_SCAN_", 0, lib.MQQB_SCAN_COLUMNS)
+PLACE_COLUMNS = _columns("MQQB_CAPTURE_", lib.MQQB_SCAN_COLUMNS, lib.MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS)
+DETAIL_COLUMNS = _columns("MQQB_CAPTURE_", lib.MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS, lib.MQQB_CAPTURE_COLUMNS)
 COLUMNS = SCAN_COLUMNS + PLACE_COLUMNS + DETAIL_COLUMNS
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 

@@ -183,13 +183,17 @@ def _number(
     return Column(name, kind, needs, lambda view: view.array(arrow, group, made(view.batch[source or name])))
 
 
-def _int(name: str, group: str, source: str = "") -> Column:
+def _int(name: str, group: str) -> Column:
     """A number of at most 31 bits."""
-    return _number(name, group, source, types.IntegerType(), pa.int32(), lambda words: words)
+    return _number(name, group, "", types.IntegerType(), pa.int32(), lambda words: words)
 
 
 def _long(name: str, group: str, source: str = "") -> Column:
     return _number(name, group, source, types.LongType(), pa.int64(), lambda words: words.astype(np.int64))
+
+
+def _each(make: Callable[[str, str], Column], group: str, names: str) -> list[Column]:
+    return [make(name, group) for name in names.split()]
 
 
 def _seconds(name: str, group: str) -> Column:
@@ -285,59 +289,34 @@ COLUMNS = (
     _int("base_flags", "packet"),
     _long("time_to_reach_queue", "packet"),
     _int("internal_flags", "internal"),
-    _int("ack_sequence_number", "session"),
-    _int("recoverable_msg_ack_seq_number", "session"),
+    *_each(_int, "session", "ack_sequence_number recoverable_msg_ack_seq_number"),
     _long("recoverable_msg_ack_flags", "session"),
-    _int("user_msg_sequence_number", "session"),
-    _int("recoverable_msg_sequence_number", "session"),
-    _int("window_size", "session"),
-    _guid("source_queue_manager"),
-    _guid("queue_manager_address"),
+    *_each(_int, "session", "user_msg_sequence_number recoverable_msg_sequence_number window_size"),
+    *map(_guid, ("source_queue_manager", "queue_manager_address")),
     _long("time_to_be_received", "message"),
     _seconds("sent_time", "message"),
-    _long("message_id", "message"),
-    _long("user_flags", "message"),
-    _queue("destination_queue"),
-    _queue("administration_queue"),
-    _queue("response_queue"),
-    _long("tx_flags", "transaction"),
-    _long("tx_sequence_ordinal", "transaction"),
-    _long("tx_sequence_time_stamp", "transaction"),
-    _long("tx_sequence_number", "transaction"),
-    _long("previous_tx_sequence_number", "transaction"),
+    *_each(_long, "message", "message_id user_flags"),
+    *map(_queue, ("destination_queue", "administration_queue", "response_queue")),
+    *_each(_long, "transaction", "tx_flags tx_sequence_ordinal tx_sequence_time_stamp"),
+    *_each(_long, "transaction", "tx_sequence_number previous_tx_sequence_number"),
     _guid("connector_queue_manager"),
-    _int("security_flags", "security"),
-    _int("sender_id_size", "security"),
-    _int("encryption_key_size", "security"),
-    _int("signature_size", "security"),
-    _int("sender_cert_size", "security"),
+    *_each(_int, "security", "security_flags sender_id_size encryption_key_size signature_size sender_cert_size"),
     _long("provider_info_size", "security"),
-    _int("properties_flags", "message"),
-    _int("message_class", "message"),
+    *_each(_int, "message", "properties_flags message_class"),
     Column("correlation_id", types.BinaryType(), ("source_offset",), _correlation),
-    _long("body_type", "message"),
-    _long("application_tag", "message"),
-    _int("body_offset", "message"),
-    _int("body_size", "message"),
-    _int("allocation_body_size", "message"),
-    _long("body_crc", "message"),
-    _long("privacy_level", "message"),
-    _long("hash_algorithm", "message"),
-    _long("encryption_algorithm", "message"),
+    *_each(_long, "message", "body_type application_tag"),
+    *_each(_int, "message", "body_offset body_size allocation_body_size"),
+    *_each(_long, "message", "body_crc privacy_level hash_algorithm encryption_algorithm"),
     _int("extension_size", "message"),
     Column("label", types.StringType(), ("label_offset",), _label),
-    _long("ack_tx_sequence_ordinal", "ack"),
-    _long("ack_tx_sequence_time_stamp", "ack"),
-    _long("ack_tx_sequence_number", "ack"),
-    _long("ack_previous_tx_sequence_number", "ack"),
+    *_each(_long, "ack", "ack_tx_sequence_ordinal ack_tx_sequence_time_stamp"),
+    *_each(_long, "ack", "ack_tx_sequence_number ack_previous_tx_sequence_number"),
     _guid("ack_source"),
     _long("ack_message_id", "final"),
-    _guid("client_guid"),
-    _guid("server_guid"),
+    *map(_guid, ("client_guid", "server_guid")),
     _long("time_stamp", "establish"),
     _int("operating_system", "establish"),
-    _long("recoverable_ack_timeout", "parameters"),
-    _long("ack_timeout", "parameters"),
+    *_each(_long, "parameters", "recoverable_ack_timeout ack_timeout"),
     _int("parameters_window_size", "parameters"),
 )
 _BY_NAME = {column.name: column for column in COLUMNS}

@@ -20,26 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ordack.config.names import counted
+from ordack.store import disk
 from ordack.store.database import BUSY_TIMEOUT_S, Database, ServeLock
-from ordack.store.disk import (
-    AMPLE_BYTES,
-    DISK_S,
-    LONG_LOG_BYTES,
-    MESSAGES,
-    Disk,
-    Room,
-    Spread,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-    StoreServed,
-    StoreUnknown,
-    disk_bytes,
-    is_pinned,
-    log_bytes,
-    pinned_by,
-    room,
-)
+from ordack.store.disk import StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
 from ordack.store.files import make_store
 from ordack.store.messages import Messages
 from ordack.store.numbers import RUN_MESSAGES, Numbers
@@ -245,7 +228,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.peers = CountsByPeer()
-        self.batches = Spread(MESSAGES)
+        self.batches = disk.Spread(disk.MESSAGES)
         self.sessions_refused = {LIMIT: 0, ALLOW_LIST: 0, TLS: 0}
         self.ends: dict[str, int] = {}
         self.store_failures = 0
@@ -303,9 +286,9 @@ class Store:
         self.memory = Memory(database)
         self.exports = Exports(database)
         self.answers = Answers(database)
-        self._disk = Disk(0, 0, 0, 0, 0, 0)
+        self._disk = disk.Disk(0, 0, 0, 0, 0, 0)
         self._disk_until = 0.0  # expiry of `_disk`, in monotonic seconds
-        self._room, self._room_quota, self._room_until = Room(0, ""), 0, 0.0
+        self._room, self._room_quota, self._room_until = disk.Room(0, ""), 0, 0.0
 
     def close(self) -> None:
         """Return unfinished receives of this object to their queues, and close. A second call does nothing."""
@@ -378,22 +361,22 @@ class Store:
         used = "SELECT (SELECT total(bytes) FROM queues) + (SELECT total(bytes) FROM outgoing)"
         return self._database.number(used)
 
-    def room(self, quota: int) -> Room:
+    def room(self, quota: int) -> disk.Room:
         """The room for packets within the quota and on the disk (B-285, B-398)."""
         now = time.monotonic()
         if now < self._room_until and quota == self._room_quota:
             return self._room
         if now >= self._disk_until:
             self._disk = self._measure_disk()
-            self._disk_until = now + DISK_S * (self._disk.free > AMPLE_BYTES)
-        is_kept = is_pinned(self._disk) and self._database.empty_log()
-        self._room, self._room_quota = room(quota, self.usage(), self._disk, is_kept), quota
-        self._room_until = now + DISK_S * (self._room.bytes > AMPLE_BYTES)  # nobody fills it meanwhile
+            self._disk_until = now + disk.DISK_S * (self._disk.free > disk.AMPLE_BYTES)
+        is_kept = disk.is_pinned(self._disk) and self._database.empty_log()
+        self._room, self._room_quota = disk.room(quota, self.usage(), self._disk, is_kept), quota
+        self._room_until = now + disk.DISK_S * (self._room.bytes > disk.AMPLE_BYTES)  # nobody fills it meanwhile
         return self._room
 
-    def why_full(self, room: Room) -> str:
+    def why_full(self, room: disk.Room) -> str:
         """The limit of the room and the largest queue, as text for people."""
-        if is_pinned(self._disk):
+        if disk.is_pinned(self._disk):
             return room.reason
         [(name, messages, size, is_here)] = self._database.all(
             "SELECT name, messages, bytes, true FROM queues UNION ALL SELECT format_name, messages, bytes, false "
@@ -407,27 +390,27 @@ class Store:
 
     def is_pinned(self) -> bool:
         """Does a reader pin a log so long that receives need the rest of the disk? Not for use in a transaction."""
-        if not is_pinned(self._measure_disk()):
+        if not disk.is_pinned(self._measure_disk()):
             return False
         self._database.empty_log()
-        return is_pinned(self._measure_disk())
+        return disk.is_pinned(self._measure_disk())
 
     def why_pinned(self) -> str:
         """A sentence that names the processes that pin the write-ahead log; "" if the log is short."""
-        disk = self._measure_disk()
-        if not is_pinned(disk) and disk.log < LONG_LOG_BYTES:
+        now = self._measure_disk()
+        if not disk.is_pinned(now) and now.log < disk.LONG_LOG_BYTES:
             return ""
-        return pinned_by(self.path, disk.log)
+        return disk.pinned_by(self.path, now.log)
 
-    def _measure_disk(self) -> Disk:
+    def _measure_disk(self) -> disk.Disk:
         page, pages, unused = (
             self._database.one(f"PRAGMA {name}") for name in ("page_size", "page_count", "freelist_count")
         )
         try:
-            (size, free), file, log = disk_bytes(self.folder), self.path.stat().st_size, log_bytes(self.path)
+            (size, free), file, log = disk.disk_bytes(self.folder), self.path.stat().st_size, disk.log_bytes(self.path)
         except OSError as error:
             raise StoreError(f"cannot look at {self.path}: {error.strerror}") from None
-        return Disk(size, free, file, page * pages, page * unused, log)
+        return disk.Disk(size, free, file, page * pages, page * unused, log)
 
     def names(self) -> dict[str, Any]:
         """The names, public queues and numbers of the latest `keep_names`."""
