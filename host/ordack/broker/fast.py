@@ -207,7 +207,8 @@ class FastPath:
             batch.queued[run.queue] = batch.queued.get(run.queue, 0) + len(run.packets)
             batch.outcomes.room -= len(run.packets)
             batch.fast += len(run.sizes)
-        self._moved = self._all_moved()
+        numbers = ffi.new("int32_t[]", self.pending)
+        self._moved = ffi.unpack(numbers, lib.mqqb_fast_moved(self.fast, numbers, self.pending))
         for number in self._moved:
             state = self._streams[number][0]
             state.last_access = wall  # B-274
@@ -231,12 +232,6 @@ class FastPath:
             if run.count:
                 sizes, streams = ffi.unpack(run.sizes, run.count), ffi.unpack(run.streams, run.count)
                 yield Run(run.queue, ffi.buffer(run.packets, run.size)[:], sizes, streams)
-
-    def _all_moved(self) -> list[int]:
-        most = self.pending
-        numbers = ffi.new("int32_t[]", most)
-        found: list[int] = ffi.unpack(numbers, lib.mqqb_fast_moved(self.fast, numbers, most))
-        return found
 
     def _fit(self, batch: Batch, runs: list[Run]) -> bool:
         """Is there room for all runs (B-283, B-284)?"""

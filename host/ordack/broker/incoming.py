@@ -41,12 +41,7 @@ class IncomingState:
     """
 
     def __init__(
-        self,
-        source: bytes,
-        key: str,
-        target: str | int,
-        stream: IncomingStream,
-        last_access: int = 0,
+        self, source: bytes, key: str, target: str | int, stream: IncomingStream, last_access: int = 0
     ) -> None:
         self.source = source
         self.key = key

@@ -370,12 +370,7 @@ class Sending:
         return self._store.queues.find(queue.identifier) or queue
 
     def _put_away(
-        self,
-        format_name: str,
-        pattern: _Pattern,
-        message_ids: range,
-        numbers: Sequence[_Numbers],
-        packets: bytearray,
+        self, format_name: str, pattern: _Pattern, message_ids: range, numbers: Sequence[_Numbers], packets: bytearray
     ) -> None:
         """Put packets of equal length into rows of an outgoing queue."""
         outgoing = self._stream(format_name).row.identifier

@@ -46,11 +46,7 @@ class ApplicationServer:
     """
 
     def __init__(
-        self,
-        manager: Manager,
-        wake: Callable[[], None],
-        listeners: Listeners,
-        tls: Tls | None = None,
+        self, manager: Manager, wake: Callable[[], None], listeners: Listeners, tls: Tls | None = None
     ) -> None:
         self.manager = manager
         self.wake = wake

@@ -28,13 +28,7 @@ from ordack.config.tls import Tls, words
 from ordack.server.applications import LOOKING_FILES, ApplicationServer
 from ordack.server.connect import TLS_FAILED, Connector, Step
 from ordack.server.connection import TcpConnection, now, wall
-from ordack.server.listener import (
-    HANDSHAKE_TIMEOUT_S,
-    SHUT_TIMEOUT_S,
-    Listener,
-    Listeners,
-    sessions_for_files,
-)
+from ordack.server.listener import HANDSHAKE_TIMEOUT_S, SHUT_TIMEOUT_S, Listener, Listeners, sessions_for_files
 from ordack.server.ping import Pings
 from ordack.server.record import Recorder
 from ordack.server.serial import SerialPort
@@ -359,10 +353,7 @@ class Net:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._loop.create_connection(
-                    lambda: TcpConnection(self, hop),
-                    connector.address,
-                    hop[1],
-                    **towards,
+                    lambda: TcpConnection(self, hop), connector.address, hop[1], **towards
                 )
         except Exception as error:  # noqa: BLE001 - any error means that there is no connection
             is_tls = isinstance(error, ssl.SSLError) or (isinstance(error, ConnectionError) and error.errno is None)

@@ -421,16 +421,7 @@ class OutgoingQueues:
                 back = message.messages - 1
                 key += message.messages
                 number = message.number and message.number + back
-                rows.append(
-                    (
-                        message.outgoing,
-                        message.message_id + back,
-                        *message[2:4],
-                        number,
-                        *message[5:],
-                        key - 1,
-                    )
-                )
+                rows.append((message.outgoing, message.message_id + back, *message[2:4], number, *message[5:], key - 1))
             self._db.many(_ADD, rows)
             self._db.tally(
                 "outgoing", [(message.outgoing, message.messages, len(message.packet)) for message in messages]
