@@ -506,7 +506,9 @@ static uint32_t take_run(mqqb_fast *f, int32_t number, const uint8_t *data, uint
     keep(f, q, number, data, packets, count);
     s->news.flags |= MQQB_FAST_CAME;
     if (!carries) {
-        mqqb_run_received(s->session, count);
+        while (count-- > 0) {
+            mqqb_session_received(s->session, 1);
+        }
         return bytes;
     }
     q->packets[q->size - bytes + MQQB_BASE_FLAGS_AT] &= (uint8_t)~MQQB_BASE_SH;

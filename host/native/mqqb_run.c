@@ -103,13 +103,6 @@ size_t mqqb_run_accept(mqqb_incoming *in, const mqqb_run_template *t, const mqqb
     return done;
 }
 
-void mqqb_run_received(mqqb_session *s, size_t count)
-{
-    while (count-- > 0) {
-        mqqb_session_received(s, 1);
-    }
-}
-
 size_t mqqb_run_sent(mqqb_session *s, size_t count)
 {
     size_t done;

@@ -43,9 +43,6 @@ size_t mqqb_run_find(const mqqb_run_template *t, const uint8_t *in, size_t in_si
  * the stream has advanced by them. Leave the packet after them to mqqb_accept. */
 size_t mqqb_run_accept(mqqb_incoming *in, const mqqb_run_template *t, const mqqb_run_packet *packets, size_t count);
 
-/* Count received messages of a run, as mqqb_session_received does for each: they are recoverable (B-173). */
-void mqqb_run_received(mqqb_session *s, size_t count);
-
 /* Count up to `count` sent messages, as mqqb_session_sent does for each while mqqb_session_can_send allows it: they are
  * recoverable. Returns the number counted. */
 size_t mqqb_run_sent(mqqb_session *s, size_t count);
