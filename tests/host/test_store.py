@@ -154,8 +154,7 @@ class StoreMachine(RuleBasedStateMachine):
             name, messages, keys = self.held.pop(which)
             store = self.stores[which]
             if remove:
-                store.messages.received(keys)
-                store.messages.delete(keys)
+                store.messages.delete(keys, is_receive=True)
             else:
                 store.messages.put_back(keys)
                 self._back(store, name, messages)
@@ -178,8 +177,7 @@ class StoreMachine(RuleBasedStateMachine):
         for trace in (fail, None):
             store._database.connection.exec_trace = trace
             with contextlib.suppress(ZeroDivisionError), store.transaction():
-                store.messages.received(removed)
-                store.messages.delete(removed)
+                store.messages.delete(removed, is_receive=True)
                 if counted:
                     store.messages._count_abort(set(keys) - removed)
                 if trace:

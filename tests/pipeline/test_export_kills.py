@@ -296,8 +296,7 @@ class ExportMachine(RuleBasedStateMachine):
         client = self.clients[1]
         if commit:
             with client.store.transaction():
-                client.store.messages.received(self.keys)
-                outcomes_of(client).remove(self.keys, confirm.ACK_RECEIVE)
+                outcomes_of(client).remove(self.keys, confirm.ACK_RECEIVE, is_receive=True)
             self.gone["received"] += self.held
             self.purged -= set(self.held)
             self.drop(self.held)

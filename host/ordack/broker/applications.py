@@ -9,6 +9,7 @@ Times: `now` monotonic milliseconds.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -134,9 +135,7 @@ class Applications:
     def writes(self, questions: Sequence[Question]) -> bool:
         """May these requests or the waiting ones write to the store? A receive may move a poison message."""
         asked = [*(question for _, question in questions), *self._waiting.values()]
-        return bool(self._returning or self._gone) or not all(
-            isinstance(question, Take) and question.wanted.poison_after is None for question in asked
-        )
+        return bool(self._returning or self._gone) or not all(map(_only_reads, asked))
 
     def must_last(self, questions: Sequence[Question]) -> bool:
         """Must the transaction reach the disk before the answers? Takes and put-backs need not."""
@@ -157,7 +156,7 @@ class Applications:
     def _answer(self, outcomes: Settlements, application: Application, question: Asked, now: int) -> None:
         stored: Collection[Added] = ()
         try:
-            with self._store.attempt():
+            with _NOTHING_TO_UNDO if _only_reads(question) else self._store.attempt():
                 if isinstance(question, Request):
                     sent, result, stored = self._carry_out(outcomes, question, application.held)
                     taken = question.commit.taken
@@ -256,6 +255,13 @@ class Applications:
                 application.held -= released
                 self._returning |= released
             self._answers.append((application, error))
+
+
+_NOTHING_TO_UNDO = contextlib.nullcontext()
+
+
+def _only_reads(question: Asked) -> bool:
+    return isinstance(question, Take) and question.wanted.poison_after is None
 
 
 def _taken(application: Application, found: list[StoredMessage]) -> _Done:

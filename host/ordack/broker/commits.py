@@ -283,23 +283,26 @@ def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | N
         if known and known.number >= request.number:
             if known.number > request.number:
                 raise StoreError("the commit was given up")
-            sent, result = cbor2.loads(known.answer)
-            return Done([SentRun(*run) for run in sent], result)
+            runs, result = cbor2.loads(known.answer)
+            return Done([SentRun(*run) for run in runs], result)
     if commit.taken:
         if held is not None and not set(commit.taken).issubset(held):
             raise NotTaken("the receive cannot be completed: its messages are back in their queue")
-        store.messages.received(commit.taken)
-        outcomes.remove(commit.taken, commit.message_class)
-    post = Sending(outcomes, commit.messages)
-    sent = post.send_all(commit.letters)
-    post.write()
+        outcomes.remove(commit.taken, commit.message_class, is_receive=True)
+    sent: list[SentRun] = []
+    stored: Sequence[Added] = ()
+    if commit.letters:
+        post = Sending(outcomes, commit.messages)
+        sent = post.send_all(commit.letters)
+        post.write()
+        stored = post.stored
     result = obey(outcomes, commit.order) if commit.order else None
     if request.number:
         answer = cbor2.dumps((sent, result))
         if len(answer) > ANSWER_MAX_BYTES:
             raise ValueError(f"the answer to the commit has {len(answer)} bytes: send it in several commits")
         store.answers.keep(request.application, request.number, answer, outcomes.now)
-    return Done(sent, result, post.stored)
+    return Done(sent, result, stored)
 
 
 def unknown(commit: Commit, sent: list[SentRun], error: StoreUnknown) -> StoreUnknown:

@@ -10,7 +10,7 @@ Times: seconds since 1970.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -74,22 +74,21 @@ class Settlements:
 
     # ---- messages in local queues
 
-    def remove(self, lookup_ids: Iterable[int], message_class: int) -> None:
+    def remove(self, lookup_ids: Collection[int], message_class: int, is_receive: bool = False) -> None:
         """Remove messages from their queues, with the acknowledgements and copies that they ask for (B-336 to B-342).
-        message_class: the reason."""
-        keys = list(lookup_ids)
+        message_class: the reason. is_receive: as Messages.delete."""
         told = messages.FINAL_ACK | (messages.POSITIVE if message_class == confirm.ACK_RECEIVE else messages.NEGATIVE)
         outcomes = []
         alike: dict[tuple[int, ...], tuple[Confirmation, int]] = {}
-        for leaving in self.store.messages.leaving(keys):
+        for leaving in self.store.messages.delete(lookup_ids, is_receive):
             if leaving.wants & told:
                 self._tell(leaving, leaving.wants & told, message_class)
             if leaving.wants & messages.OWN:
                 outcomes.append(self._end_own(leaving, message_class, alike))
             if leaving.wants & messages.ON_EXPIRY and message_class == confirm.NACK_RECEIVE_TIMEOUT:
                 self.copy(DEAD_LETTER, leaving.packet, message_class)
-        self.store.memory.add_outcomes(outcomes)
-        self.store.messages.delete(keys)
+        if outcomes:
+            self.store.memory.add_outcomes(outcomes)
 
     def _tell(self, leaving: messages.Leaving, what: int, message_class: int) -> None:
         message = packet_fields.parse(leaving.packet)

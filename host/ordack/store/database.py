@@ -438,10 +438,8 @@ class Database:
             for queue, number, size in messages:
                 count, total = changes.get(queue, (0, 0))
                 changes[queue] = count + sign * number, total + sign * size
-        self.many(
-            f"UPDATE {table} SET messages = messages + ?, bytes = bytes + ? WHERE id = ?",
-            [(*change, queue) for queue, change in changes.items()],
-        )
+        for queue, change in changes.items():  # mostly one, for which `many` is slow
+            self.all(f"UPDATE {table} SET messages = messages + ?, bytes = bytes + ? WHERE id = ?", (*change, queue))
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         with self.transaction():

@@ -51,6 +51,7 @@ _SPLIT = (
     "SELECT lookup_id - messages.count + each.rowid, arrived, queue, rank, wants, purged, aborts, value "
     "FROM messages, carray(?2) AS each WHERE lookup_id = ?1"
 )
+_EFFECTS = ", queue, wants, peer, address, dead_letter, CASE WHEN wants THEN packet END"  # see Leaving
 RUN_MESSAGES = 64  # in a row
 RUN_BYTES = 256 << 10
 _PLAIN = (None, False, None, None)  # own, in_doubt, dead_letter, correlation of messages that may share a row
@@ -356,30 +357,26 @@ class Messages:
         poison = self._db.one(
             "SELECT id FROM queues WHERE name = (SELECT name || ? FROM queues WHERE id = ?)", (POISON, queue)
         )
-        condition, keys, gone = self._whole(lookup_ids)
+        condition, keys, rows = self._whole(lookup_ids)
         self._db.all("UPDATE messages SET queue = ? WHERE " + condition, (poison, *keys))
-        self._db.tally("queues", [(poison, count, size) for _, count, size in gone], gone)
+        self._db.tally("queues", [(poison, *row[1:3]) for row in rows], [row[:3] for row in rows])
 
-    def _whole(self, lookup_ids: Iterable[int]) -> tuple[str, tuple[Any, ...], list[tuple[int, int, int]]]:
+    def _whole(self, lookup_ids: Iterable[int], more: str = "") -> tuple[str, tuple[Any, ...], list[tuple[Any, ...]]]:
         """Split rows that hold other messages besides these, within a transaction. Return the condition for the rows of
-        these messages with its arguments, and the departure of these messages for Database.tally."""
+        these messages with its arguments, and the rows: queue, messages and bytes, then lookup id and `more`."""
         keys = sorted(set(lookup_ids))
         condition, arguments = self._db.among("lookup_id", keys)
-        totals = (
-            "SELECT min(queue), total(count), total(length(packet)), max(queue), count(*), min(lookup_id - count) "
-            f"FROM messages WHERE {condition}"
-        )
-        [(first, count, size, last, rows, before)] = self._db.all(totals, arguments)
-        is_run = len(arguments) == 2 and keys and before is not None and before >= keys[0] - 1
-        if count != len(keys) or not (rows == count or is_run):
+        columns = f"queue, count, length(packet), lookup_id{more}"
+        query = f"SELECT {columns} FROM messages WHERE {condition} ORDER BY lookup_id"
+        rows = self._db.all(query, arguments)
+        count = sum(row[1] for row in rows)
+        is_run = len(arguments) == 2 and rows and rows[0][3] - rows[0][1] >= keys[0] - 1
+        if count != len(keys) or not (len(rows) == count or is_run):
             for start, end in ranges(keys):
                 self._cut(start - 1)
                 self._cut(end)
-            [(first, count, size, last, rows, _)] = self._db.all(totals, arguments)
-        if first == last:  # the usual case; GROUP BY doubles the cost
-            return condition, arguments, [(first, int(count), int(size))] if rows else []
-        gone = f"SELECT queue, sum(count), sum(length(packet)) FROM messages WHERE {condition} GROUP BY queue"
-        return condition, arguments, self._db.all(gone, arguments)
+            rows = self._db.all(query, arguments)
+        return condition, arguments, rows
 
     def _cut(self, lookup_id: int) -> None:
         """Split the row that holds this message and the next one, if there is such a row."""
@@ -410,33 +407,18 @@ class Messages:
         """Release messages that were removed, or not given to an application."""
         self._receive_locks.let_go(lookup_ids)
 
-    def received(self, lookup_ids: Collection[int]) -> None:
-        """Raise NotTaken unless this object still holds these messages."""
-        condition, arguments = self._db.among("lookup_id", lookup_ids)
-        count = self._db.one("SELECT count(*) FROM messages WHERE count = 1 AND " + condition, arguments)
-        if count != len(lookup_ids):
-            count = sum(count for _, count, _ in self._whole(lookup_ids)[2])
-        if count != len(lookup_ids) or not self._receive_locks.mine.issuperset(lookup_ids):
-            raise NotTaken("the receive cannot be completed: its messages are not there any more")
-
-    def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:
-        """The messages whose removal has effects, in order."""
-        condition, arguments = self._db.among("lookup_id", lookup_ids)
-        return [
-            Leaving(*row)
-            for row in self._db.all(
-                "SELECT lookup_id, queue, wants, peer, address, dead_letter, packet FROM messages WHERE wants AND "
-                f"{condition} ORDER BY lookup_id",
-                arguments,
-            )
-        ]
-
-    def delete(self, lookup_ids: Iterable[int]) -> None:
-        """Delete messages."""
+    def delete(self, lookup_ids: Collection[int], is_receive: bool = False) -> list[Leaving]:
+        """Delete messages; return those whose removal has effects, in order. is_receive: raise NotTaken unless this
+        object still holds all of them."""
         with self._db.transaction():
-            condition, arguments, gone = self._whole(lookup_ids)
-            self._db.tally("queues", gone=gone)
+            condition, arguments, rows = self._whole(lookup_ids, _EFFECTS)
+            if is_receive:
+                is_there = sum(row[1] for row in rows) == len(lookup_ids)
+                if not is_there or not self._receive_locks.mine.issuperset(lookup_ids):
+                    raise NotTaken("the receive cannot be completed: its messages are not there any more")
+            self._db.tally("queues", gone=[row[:3] for row in rows])
             self._db.all("DELETE FROM messages WHERE " + condition, arguments)
+        return [Leaving(*row[3:]) for row in rows if row[5]]
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
         """Keys of up to `limit` messages of a queue in no receive, up to `last`; fewer if the messages are large."""

@@ -41,9 +41,9 @@ CREATE TABLE messages (
     purged INTEGER NOT NULL DEFAULT 0,           -- it goes when its receive ends without a commit
     in_doubt INTEGER NOT NULL DEFAULT 0,         -- of a dead letter: it may have been received all the same
     aborts INTEGER NOT NULL DEFAULT 0,           -- how often a receive of it by an application was begun
-    packet BLOB NOT NULL,
     correlation BLOB,                            -- CorrelationID of the packet; NULL: it is zero
-    count INTEGER NOT NULL DEFAULT 1);           -- packets in the row; lookup_id is the last one's
+    count INTEGER NOT NULL DEFAULT 1,            -- packets in the row; lookup_id is the last one's
+    packet BLOB NOT NULL);                       -- last, as in outgoing_messages
 CREATE INDEX messages_expiry ON messages (expires) WHERE expires IS NOT NULL;
 CREATE INDEX messages_purged ON messages (lookup_id) WHERE purged;
 CREATE INDEX messages_own ON messages (own) WHERE own IS NOT NULL;
