@@ -1,10 +1,9 @@
 /* mqqb_run.h: runs of messages. A sender's transactional messages for one queue differ only in numbers, ids, sizes,
- * times and bodies. Such runs are compared, counted and accepted here, hundreds of packets a call. Any other difference ends the run, and the packet takes the full
- * path. Messages of applications are numbered in the same way. For hosts; firmware leaves this file out. The
- * read/write rule and the statuses are mqqb.h's.
+ * times and bodies. Such runs are compared, counted and accepted here, hundreds of packets a call. Any other
+ * difference ends the run, and the packet takes the full path. Messages of applications are numbered in the same way.
+ * For hosts; firmware leaves this file out. The read/write rule and the statuses are mqqb.h's.
  *
- * COST. About 25 ns a packet to find it, and 20 to accept it, on a desktop core from its caches. Nothing is
- * allocated. */
+ * COST. About 25 ns a packet to find it, and 20 to accept it, on a desktop core from its caches. Nothing is allocated. */
 #ifndef MQQB_RUN_H
 #define MQQB_RUN_H
 

@@ -428,10 +428,10 @@ def _settings(dice: random.Random) -> Iterator[None]:
     looks = itertools.count()
     ticking = SimpleNamespace(monotonic=lambda: outcome.PIECE_S * next(looks), sleep=lambda _: None)
     log = dice.choice(LOGS)
-    free = dice.choice((0, 1 << 30, 2 << 30))
+    real, for_log = disk_module.disk_bytes, (SMALL_DISK, dice.choice((0, 1 << 30, 2 << 30)))
     with (
         mock.patch.object(disk_module, "LOG_BYTES", log),
-        mock.patch.object(disk_module, "disk_bytes", return_value=(SMALL_DISK, free)),
+        mock.patch.object(disk_module, "disk_bytes", lambda path: for_log if path.name == FILE_NAME else real(path)),
         mock.patch.object(disk_module, "file_system", return_value=""),
         mock.patch.object(outcome, "time", ticking),
         mock.patch("secrets.randbelow", dice.randrange),

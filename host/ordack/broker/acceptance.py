@@ -314,11 +314,8 @@ class Acceptance:
         assert queue is not None
         if arriving.state is not None:
             self._incoming.accepted(arriving.state)
-        expires, wanted, correlation = (
-            expires_of(message, arriving.wall),
-            wants_of(message, own=False),
-            correlation_of(message),
-        )
+        expires, wanted = expires_of(message, arriving.wall), wants_of(message, own=False)
+        correlation = correlation_of(message)
         back = _way_back(arriving.link, message.user)
         if wanted and back.direct:
             wanted |= DIRECT

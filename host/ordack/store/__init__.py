@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ordack.config.names import counted
 from ordack.store import disk
 from ordack.store.database import BUSY_TIMEOUT_S, Database, ServeLock
-from ordack.store.disk import StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown, disk_bytes
+from ordack.store.disk import StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
 from ordack.store.files import make_store
 from ordack.store.messages import Messages
 from ordack.store.numbers import RUN_MESSAGES, Numbers
@@ -407,7 +407,7 @@ class Store:
             self._database.one(f"PRAGMA {name}") for name in ("page_size", "page_count", "freelist_count")
         )
         try:
-            (size, free), file, log = disk_bytes(self.folder), self.path.stat().st_size, disk.log_bytes(self.path)
+            (size, free), file, log = disk.disk_bytes(self.folder), self.path.stat().st_size, disk.log_bytes(self.path)
         except OSError as error:
             raise StoreError(f"cannot look at {self.path}: {error.strerror}") from None
         return disk.Disk(size, free, file, page * pages, page * unused, log)

@@ -23,9 +23,8 @@ class Numbers:
         self._db = database
         self._is_served = is_served
         self._clock = clock
-        self._joined: int | None = (
-            None  # Database.rolled_back when the run began or was joined: a rollback undoes the join
-        )
+        # Database.rolled_back when the run began or was joined: a rollback undoes the join
+        self._joined: int | None = None
 
     def begin_run(self, above: int = 0) -> None:
         """Begin new sequences, and continue MessageIDs at another place.
