@@ -199,7 +199,9 @@ class Rules:
             if reason == confirm.NACK_DELETED:
                 right &= message.withdrawn and (said.in_doubt or not message.transmitted)
             elif said.in_doubt:  # a clock that is behind that of a life which is lost numbers what is refused
-                right &= timed_out and (self.may_be_late(message) or message.source.put_back_at > 0)
+                right &= timed_out and (
+                    self.may_be_late(message) or message.source.put_back_at > 0 or self.may_be_mistaken(message)
+                )
             elif timed_out and reason != confirm.NACK_RECEIVE_TIMEOUT:
                 right &= self.may_be_late(message) and not message.arrived
                 message.certain = True
@@ -219,6 +221,18 @@ class Rules:
     def may_be_late(self, message: Message) -> bool:
         """Has the wall clock, since it was sent, shown a time at which it was not to be on its way any more?"""
         return self.highest_wall(message.step) >= message.sent_time + min(message.ttrq, message.ttbr)
+
+    def may_be_mistaken(self, message: Message) -> bool:
+        """May its source take it for refused? A withdrawn message of a later sequence has arrived in another queue."""
+        return any(
+            other.withdrawn
+            and other.arrived
+            and (other.source, other.target) == (message.source, message.target)
+            and other.number is not None
+            and message.number is not None
+            and other.number > message.number
+            for other in self.messages.values()
+        )
 
     def may_be_unfit(self, message: Message) -> bool:
         """Was there, since the message was sent, a moment at which its queue would not have taken it?"""
