@@ -13,9 +13,10 @@ was told. It is in doubt and not resent: exactly once forbids to renumber it (A-
 
 An OrderAck names no queue. Its TimeStamp identifies the stream, if the stream has or had the same one. If no stream
 had it, or the sequence is later than the stream's, the OrderAck proves nothing at first. It may be late, for a drained
-sequence, or wrong. It counts when a resend causes it again. One mistake is left: an operator withdrew transmitted
-messages, they arrived after a restart, and older ones in another queue for that peer were still pending. These are
-then in doubt, too.
+sequence, or wrong. It counts when a resend causes it again.
+
+One mistake is left. After a restart, an OrderAck for a sequence that ended before it may come late, twice, while older
+messages in another queue for that peer are pending. These are then in doubt, too.
 """
 
 from mqqb import MICROPYTHON, confirm, const, core

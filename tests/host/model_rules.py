@@ -223,10 +223,9 @@ class Rules:
         return self.highest_wall(message.step) >= message.sent_time + min(message.ttrq, message.ttbr)
 
     def may_be_mistaken(self, message: Message) -> bool:
-        """May its source take it for refused? A withdrawn message of a later sequence has arrived in another queue."""
+        """May its source take it for refused? A message of a later sequence, in another queue, has ended before it."""
         return any(
-            other.withdrawn
-            and other.arrived
+            other.told
             and (other.source, other.target) == (message.source, message.target)
             and other.number is not None
             and message.number is not None
