@@ -288,9 +288,9 @@ class Transaction:
 
 class Client:
     """An application's access to the store in `folder`. create: make a missing store. look: read only, for users
-    without write permission. Instead of a folder, the address of an `ordack serve`: `tcp://HOST:PORT`, or
-    `tls://HOST:PORT` with TLS files; `store` is unavailable there. Raises StoreError and its subclasses, ValueError for
-    an unusable address or file.
+    without write permission. Instead of a folder, an open store, which `close` closes; or the address of an `ordack
+    serve`: `tcp://HOST:PORT`, or `tls://HOST:PORT` with TLS files; `store` is unavailable there. Raises StoreError and
+    its subclasses, ValueError for an unusable address or file.
 
     clock: returns seconds since 1970. One thread at a time may use a client, and no forked process: a concurrent call
     does nothing and raises RuntimeError.
@@ -298,7 +298,7 @@ class Client:
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        folder: str | os.PathLike[str] | Store,
         create: bool = False,
         clock: Callable[[], float] = time.time,
         look: bool = False,
@@ -314,7 +314,10 @@ class Client:
             self.access = Conversation(address, self.turn)
             self.reads = RemoteReader(address, self.access)
             return
-        store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
+        if isinstance(folder, Store):
+            store = folder
+        else:
+            store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
         config = Current(store)
         self.reads = LocalReader(store, self.now, config, self.turn)
         self.access = Conversation(LocalStore(store, Direct(store, self.now, config)), self.turn)

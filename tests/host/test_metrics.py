@@ -229,7 +229,7 @@ def test_monitor_logs_defect_and_answers_500(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr("ordack.server.health.glance", lambda _manager, _store: {}["x"])
         watching.start()
         port = int(watching.address.rpartition(":")[2])
-        assert get(port, "/status") == (500, "a defect of ordack, see its log\n")
+        assert get(port, "/status") == (500, "This is a defect of ordack: its log has the details.\n")
         assert get(port, "/")[0] == 200
         watching.close()
     assert len(told) == 1

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -21,17 +22,19 @@ from ordack.server.monitor import BadToken, read_token
 from ordack.store import Store
 
 from tests.support.command import DEADLINE_S, ordack
-from tests.support.dead_letters import with_token
+from tests.support.dead_letters import store_with_dead_letters, with_token
 from tests.support.host_peer import Peer, direct
 from tests.support.watched import answering, until, watched_serve
 
 TOKEN = "a-token-that-nobody-guesses"
 
 
-def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
+def ask(
+    port: int, path: str, method: str = "GET", body: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, str], str]:
     """Status, headers with names in lower case, and body."""
     with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
-        connection.request(method, path, headers=headers)
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
 
@@ -67,6 +70,7 @@ def test_the_page_is_static_and_runs_nothing_but_its_own_file(tmp_path: Path, pa
     [
         ("PUT", "/", 405),
         ("POST", "/overview", 405),
+        ("GET", "/act", 405),
         ("GET", "/page.html", 404),
         ("GET", "/dead-letters", 404),
         ("GET", "/?" + "x" * 8000, 200),
@@ -76,7 +80,10 @@ def test_the_page_is_static_and_runs_nothing_but_its_own_file(tmp_path: Path, pa
 def test_web_request_gets_expected_error_status(tmp_path: Path, method: str, path: str, status: int) -> None:
     with page_of(tmp_path) as port:
         found = ask(port, path, method)
-        assert (found[0], found[1].get("allow")) == (status, "GET, HEAD" if status == 405 else None)
+        assert (found[0], found[1].get("allow")) == (
+            status,
+            None if status != 405 else "POST" if path == "/act" else "GET, HEAD",
+        )
         assert ask(port, "/")[0] == 200
 
 
@@ -110,6 +117,109 @@ def test_another_machine_sees_the_page_with_the_token_only(tmp_path: Path, monke
         assert ask(port, "/overview", Authorization=f"Bearer {TOKEN}")[0] == 200
     with page_of(tmp_path) as port:
         assert ask(port, "/overview", Authorization="Bearer ")[0] == 401
+
+
+def act(port: int, request: object, **headers: str) -> tuple[int, Any]:
+    """Status, and the answer, or an error's text."""
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", **headers}
+    body = request if isinstance(request, bytes) else json.dumps(request).encode()
+    status, told, text = ask(port, "/act", "POST", body, **headers)
+    return status, json.loads(text) if told["content-type"] == "application/json" else text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "told"),
+    [
+        ({"Authorization": ""}, 401, "the token that `ordack serve` prints"),
+        ({"Authorization": f"Bearer {TOKEN}x"}, 401, "the token"),
+        ({"Authorization": "", "Cookie": f"token={TOKEN}"}, 401, "the token"),
+        ({"Content-Type": "text/plain"}, 415, "application/json"),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "application/json"),
+        ({"Origin": "http://evil.example"}, 403, "another site"),
+        ({"Origin": "null"}, 403, "another site"),
+        ({"Origin": "http://127.0.0.1:1"}, 403, "another site"),
+        ({"Sec-Fetch-Site": "same-site"}, 403, "another site"),
+        ({"Sec-Fetch-Site": "cross-site"}, 403, "another site"),
+        ({"Host": "plant.example.com", "Origin": "https://evil.example"}, 403, "Host"),
+        ({"Host": "plant.example.com", "Origin": "https://plant.example.com"}, 400, "names no action"),
+        ({"Sec-Fetch-Site": "same-origin"}, 400, "names no action"),
+        ({}, 400, "names no action"),
+    ],
+)
+def test_request_of_another_site_or_without_token_does_nothing(
+    tmp_path: Path, headers: dict[str, str], status: int, told: str
+) -> None:
+    with page_of(tmp_path, TOKEN.encode()) as port:
+        found = act(port, {}, **headers)
+    assert (found[0], told in found[1]) == (status, True)
+
+
+def test_generated_token_permits_changes_from_this_machine_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor.secrets, "token_urlsafe", lambda _size: TOKEN)
+    with page_of(tmp_path) as port:
+        assert [act(port, {}, Host=host)[0] for host in ("localhost", "evil.example")] == [400, 401]
+        assert ask(port, "/overview", Host="evil.example", Authorization=f"Bearer {TOKEN}")[0] == 401
+        monkeypatch.setattr(monitor, "is_loopback", lambda _address: False)
+        assert act(port, {})[0] == 401
+
+
+def test_a_long_action_goes_on_and_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = threading.Event()
+    monkeypatch.setattr(monitor, "ANSWER_S", 0.1)
+    monkeypatch.setattr(monitor.actions, "run", lambda *_: end.wait(DEADLINE_S) and {"done": "purged"})
+    with page_of(tmp_path, TOKEN.encode()) as port:
+        status, told = act(port, {"action": "purge"})
+        assert (status, "goes on" in told["done"]) == (202, True)
+        assert act(port, {})[0] == 503
+        assert ask(port, "/livez")[0] == 503  # of a manager whose loop does not run, but the port answers
+        end.set()
+        until(lambda: act(port, {})[0] == 200, "it is over")
+
+
+@pytest.mark.slow
+def test_actions_do_what_the_commands_do(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store_with_dead_letters(store, [("press 7", b"21.5"), ("oven", b"\xff\x00" * 1000)])
+    with watched_serve(store) as running:
+        assert running.serve.process.stdout
+        token = running.serve.process.stdout.readline().split()[-1]
+
+        def done(action: str, **values: object) -> tuple[int, Any]:
+            return act(running.http, {"action": action, **values}, Authorization=f"Bearer {token}")
+
+        assert done("create", queue="ovens", transactional=True) == (
+            200,
+            {"done": "Created the transactional queue ovens."},
+        )
+        for action, values, status, named in (
+            ("create", {"queue": "ovens"}, 409, "ovens"),
+            ("create", {"queue": "a\\b"}, 400, "a\\b"),
+            ("create", {"queue": 7}, 400, "`queue`"),
+            ("create", {"queue": "x", "transactional": 1}, 400, "`transactional`"),
+            ("purge", {"queue": "missing"}, 409, "missing"),
+            ("look", {"queue": "ovens", "rank": "1"}, 400, "`rank`"),
+            ("look", {"queue": "ovens", "lookup_id": 1 << 70}, 400, "`lookup_id`"),
+            ("move", {"queue": "ovens", "key": True}, 400, "`key`"),
+            ("move", {"queue": "ovens", "key": 10**6}, 409, "Look into the queue again"),
+            ("pause", {"queue": "direct=os:nowhere\\private$\\x"}, 409, "no outgoing queue"),
+        ):
+            found = done(action, **values)
+            assert (found[0], named in found[1]) == (status, True), (action, found)
+        oven = done("look", queue="system$;deadxact")[1]["messages"][1]
+        assert (oven["size"], oven["is_text"], oven["is_cut"]) == (2000, False, True)
+        assert oven["body"].startswith("ff 00 ff")
+        assert "NACK_RECEIVE_TIMEOUT" in oven["why"]
+        assert done("move", queue="system$;deadxact", key=oven["key"], in_doubt=oven["in_doubt"])[0] == 200
+        assert done("purge", queue="system$;deadxact") == (200, {"done": "Removed 1 message from system$;deadxact."})
+        with Client(store) as client:
+            assert [message.body for message in client.queue("line1").peek()] == [b"\xff\x00" * 1000]
+            client.send("DIRECT=OS:gone\\private$\\reports", b"waits")
+            for action, on_hold in (("pause", True), ("resume", False)):
+                assert done(action, queue="direct=os:gone\\private$\\reports")[0] == 200
+                counts = client.store.outgoing.counts()
+                assert [queue.on_hold for queue in counts if "gone" in queue.format_name] == [on_hold]
 
 
 def test_overview_limits_rows_and_reports_true_counts(tmp_path: Path) -> None:

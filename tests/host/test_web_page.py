@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ordack.client import Client
+from ordack.client import Client, Letter
 
 from tests.support.browser import chromium, watch
 from tests.support.dead_letters import HOSTILE, store_with_dead_letters, with_token
@@ -17,7 +17,7 @@ from tests.support.watched import Watched, until
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-that-nobody-guesses"
-WIDTHS = pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+WIDTHS = pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 
 browser = pytest.fixture(scope="module")(chromium)
 
@@ -78,13 +78,91 @@ def test_web_page_shows_queues_and_updates_them(browser: Any, running: Watched, 
     assert "gone" in page.inner_text("#waiting")
     until(lambda: page.wait_for_timeout(50) or "waiting" in page.inner_text("#waiting .why"), "it says why")
     assert "Dead letters\n3" in page.inner_text("#figures")
-    until(lambda: page.wait_for_timeout(50) or page.inner_text("#verdict h2") == "2 things to look at", "it is told")
+    until(lambda: page.wait_for_timeout(50) or page.inner_text("#verdict h2") == "2 problems", "it is told")
     assert opened.is_narrow()
     page.fill("#search", "a-queue-whose")
     assert page.locator("#queues tbody tr").count() == 1
     assert {url.split("/")[2] for url in opened.requests if not url.startswith("data:")} == {
         f"127.0.0.1:{running.http}"
     }
+    assert opened.problems == []
+
+
+def confirm(page: Any, named: str, token: str = "") -> str:
+    """Confirm a change whose question names this; returns the page's answer."""
+    page.wait_for_selector("#ask[open]")
+    assert named in page.inner_text("#ask-title")
+    assert page.locator("#ask-token").is_visible() == bool(token)
+    if token:
+        page.fill("#ask-token", token)
+    page.click("#ask-yes")
+    page.wait_for_selector("#done:not([hidden])")
+    told = str(page.inner_text("#done"))
+    page.evaluate("document.getElementById('done').hidden = true")
+    return told
+
+
+@WIDTHS
+def test_page_creates_purges_shows_and_moves(browser: Any, running: Watched, width: int, scheme: str) -> None:
+    opened = Opened(browser, running, width, scheme)
+    page = opened.page
+    page.fill("#create-name", "ovens")
+    page.click("#create button")
+    page.wait_for_selector("#ask[open]")
+    assert opened.is_narrow()
+    page.fill("#ask-token", "wrong-token-wrong-token")
+    page.click("#ask-yes")
+    page.wait_for_selector("#ask-error:has-text('The token is missing or wrong')")
+    opened.problems.clear()  # Chromium's console names the status 401
+    assert confirm(page, "Create the queue ovens?", TOKEN) == "Created the transactional queue ovens."
+    page.wait_for_selector("#queues tr:has-text('ovens')")
+    page.fill("#create-name", "ovens")
+    page.click("#create button")
+    page.click("#ask-yes")
+    page.wait_for_selector("#ask-error:has-text('ovens')")
+    opened.problems.clear()
+    page.click("#ask-no")
+    with Client(running.store) as client:
+        client.send_many([Letter("ovens", b"reading %d" % number) for number in range(25)])
+    until(lambda: page.wait_for_timeout(50) or opened.row("ovens")[1] == "25", "the messages are shown")
+    page.click("tr:has-text('ovens') button:text('Messages')")
+    page.wait_for_selector("#messages li:nth-child(20)")
+    page.click("#next")
+    page.wait_for_selector("#messages pre:text('reading 24')")
+    assert (page.locator("#messages li").count(), page.locator("#next").is_visible()) == (5, False)
+    page.click("tr:has-text('ovens') button:text('Purge')")
+    assert confirm(page, "Remove 25 messages from ovens?") == "Removed 25 messages from ovens."
+    page.click("tr:has-text('deadxact') button:text('Messages')")
+    page.wait_for_selector("#messages pre:text('ff 00')")
+    assert HOSTILE in page.inner_text("#messages")
+    assert page.locator("body img").count() == 0
+    assert opened.is_narrow()
+    page.click("#messages li:has-text('press 7') button")
+    assert "of " + str(len(HOSTILE)) in page.inner_text("#ask-text")
+    assert "line1" in page.inner_text("#ask-text")
+    assert "Moved the message to" in confirm(page, "Move 1 message back?")
+    page.wait_for_selector("#messages li:nth-child(3)", state="detached")
+    with Client(running.store) as client:
+        assert [message.label for message in client.queue("line1").peek()] == ["press 7"]
+    assert opened.problems == []
+
+
+@WIDTHS
+def test_page_pauses_and_resumes_an_outgoing_queue(browser: Any, running: Watched, width: int, scheme: str) -> None:
+    opened = Opened(browser, running, width, scheme)
+    page = opened.page
+    page.click("#waiting button:text('Pause')")
+    assert "In the queue: 1 message." in page.inner_text("#ask-text")
+    assert "Paused the outgoing queue" in confirm(page, "gone", TOKEN)
+    page.wait_for_selector("#waiting .why:has-text('on hold')")
+    page.focus("#waiting button:text('Resume')")
+    figures = page.inner_text("#fresh")
+    until(lambda: page.wait_for_timeout(50) or page.inner_text("#fresh") != figures, "the page is renewed")
+    assert page.evaluate("document.activeElement.textContent") == "Resume …"
+    page.keyboard.press("Enter")
+    assert "Resumed the outgoing queue" in confirm(page, "gone")
+    page.wait_for_selector("#waiting button:text('Pause')")
+    assert opened.is_narrow()
     assert opened.problems == []
 
 
@@ -123,7 +201,7 @@ def test_page_reports_lost_serve_and_does_not_poll_while_hidden(browser: Any, ru
     assert opened.problems == []
     running.serve.stop(signal.SIGTERM)
     page.wait_for_selector("#verdict:has-text('No answer since')")
-    assert "as of" in page.inner_text("#verdict")
+    assert "The figures below are from" in page.inner_text("#verdict")
     assert "old" in (page.get_attribute("body", "class") or "")
 
 

@@ -140,8 +140,8 @@ def _open_and_run(store: Path, create: bool, file: ConfigFile, log: ServeLog, as
         asyncio.run(_serve(serving, as_json))
 
 
-def _ready(serving: _Serving, as_json: bool) -> None:
-    """Report the listening addresses."""
+def _ready(serving: _Serving, own_token: bytes, as_json: bool) -> None:
+    """Report the listening addresses. own_token: as Monitor's."""
     for listener in serving.listeners:
         report(as_json, f"listening on {listener}", listening=str(listener))
     for line, device in serving.devices:
@@ -152,6 +152,9 @@ def _ready(serving: _Serving, as_json: bool) -> None:
         report(as_json, f"applications on {listener}", applications=str(listener))
     if web := serving.web:
         report(as_json, f"web page on http://{web}/, metrics on http://{web}/metrics", http=str(web))
+    if own_token:
+        token = own_token.decode()
+        report(as_json, f"token for changes on the web page, until this serve ends: {token}", token=token)
 
 
 def _with_options(
@@ -325,7 +328,7 @@ async def _serve(serving: _Serving, as_json: bool) -> None:
     def begun() -> None:
         gc.freeze()  # exempts imported objects from collection; each full collection cost 60 ms without service
         gc.set_threshold(10_000)  # a turn of many boards makes more objects than the usual 700, and frees them
-        _ready(serving, as_json)
+        _ready(serving, monitor.own_token if monitor else b"", as_json)
         notifier.ready(health.sentence(manager))
         pings = notifier.run(lambda: health.restart_helps(manager, loop.time()), lambda: health.sentence(manager))
         tasks.append(asyncio.create_task(pings))

@@ -180,7 +180,8 @@ TABLES = {
             "http-token-file": Setting(
                 PATH,
                 None,
-                "a line of 16 to 256 characters that only its owner may read: with it others see the web page",
+                "a line of 16 to 256 characters that only its owner may read: the token for changes on the web page, "
+                "and for the page from other machines. Without it, `serve` makes a token for changes at each start",
             ),
             "log-format": Setting(
                 FORM, "text", "of the log on standard error: lines of text, or one JSON object a line"

@@ -80,8 +80,8 @@ class Overview:
         told = glance(self._manager, store)
         queues = sorted(told["queues"], key=lambda queue: (not is_full(queue), -queue["messages"], queue["name"]))
         waiting = sorted(
-            (queue for queue in told["outgoing"] if queue["messages"]),
-            key=lambda queue: (queue["oldest_sent"] is None, queue["oldest_sent"], queue["format_name"]),
+            (queue for queue in told["outgoing"] if queue["messages"] or queue["on_hold"]),
+            key=lambda queue: (queue["oldest_sent"] is None, queue["oldest_sent"] or 0, queue["format_name"]),
         )
         peers = self._peers(PeerNames.kept(store.names()))
         return {
@@ -95,7 +95,7 @@ class Overview:
             "queue_count": len(queues),
             "dead_letters": sum(queue["messages"] for queue in queues if is_kept(queue["name"])),
             "outgoing": [
-                {name: queue.get(name) for name in ("format_name", "peer_name", "messages", "bytes", "state", "why")}
+                {name: queue.get(name) for name in ("format_name", "peer_name", "messages", "bytes", "on_hold", "why")}
                 for queue in waiting[:ROWS_MAX]
             ],
             "outgoing_count": len(waiting),

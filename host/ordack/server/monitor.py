@@ -1,8 +1,11 @@
-"""The HTTP port of a running queue manager: a web page, /metrics, /healthz, /livez and /status.
+"""The HTTP port of a running queue manager: a web page, /metrics, /healthz, /livez, /status and /act.
 
 The port has its own thread, event loop and store connections, so a slow or hostile client delays no message.
 Connections, requests and their time are bounded. Each answer is built once at a time and takes at most a tenth of a
 thread's time. A connection serves one request.
+
+POST /act changes queues and shows messages (actions.py), for holders of the token. A page of another site cannot send
+such a request: it does not know the token, which no browser adds by itself, and its Origin is another one.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ import hmac
 import ipaddress
 import json
 import re
+import secrets
 import socket
 import stat
 import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,7 +33,7 @@ import h11
 from ordack.config.config import format_address
 from ordack.config.config_file import is_loopback
 from ordack.config.names import is_own_address
-from ordack.server import health
+from ordack.server import actions, health
 from ordack.server.health import SAMPLE_S, Overview
 from ordack.server.metrics import Metrics
 from ordack.store import StoreError
@@ -38,7 +43,7 @@ if TYPE_CHECKING:
     from ordack.broker.manager import Manager
 
 CONNECTIONS_MAX = 16  # one more ends the connection with the least progress
-FILES = CONNECTIONS_MAX + 24  # files: four stores, two event loops, the listener, a connection
+FILES = CONNECTIONS_MAX + 32  # files: five stores, two event loops, the listener, two connections
 ACCEPT_APART_S = 0.01
 NO_FILE_S = 1.0  # pause before the next accept
 REQUEST_BYTES = 16 << 10
@@ -50,11 +55,24 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 LIVE = b"/livez"
 OVERVIEW = b"/overview"
+ACT = b"/act"
 TOKEN_MIN, TOKEN_MAX = 16, 256  # characters
 LOCKED = (
-    b"the page shows this to browsers of its own machine, by its address or name, and elsewhere to whoever has the "
-    b"token in the file that http-token-file in ordack.toml names\n"
+    b"From another machine, or under a name that is not this machine's, the page needs a token. Enter the token in the "
+    b"file that http-token-file in ordack.toml names.\n"
 )
+NO_TOKEN = (
+    b"The token is missing or wrong. Enter the token that `ordack serve` prints at its start, or, if ordack.toml names "
+    b"an http-token-file, the token in that file.\n"
+)
+FOREIGN = (
+    b"This request comes from a page of another site, or its Host is not the address of the page. Open the page of "
+    b"this machine. A reverse proxy must pass on the header Host.\n"
+)
+NO_JSON = b"The request has another media type: send it as application/json.\n"
+BUSY = b"Another request is at work. Wait until its figures stop changing, then try again.\n"
+DEFECT = b"This is a defect of ordack: its log has the details.\n"
+AT_WORK = "The request takes longer than usual and goes on. The figures on this page follow it."
 SAFE = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -150,7 +168,7 @@ class _WebPage:
             return _of(str(error))
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             self._tell("".join(traceback.format_exception(error)).rstrip())
-            return HttpAnswer(500, b"a defect of ordack, see its log\n")
+            return HttpAnswer(500, DEFECT)
 
     def _show_now(self, store: StoreBeside) -> HttpAnswer:
         began = time.monotonic()
@@ -183,6 +201,7 @@ class _HttpConnection(asyncio.Protocol):
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES)
         self._bytes = 0
         self._pieces = 0
+        self._body = b""
         self._request: h11.Request | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -202,15 +221,18 @@ class _HttpConnection(asyncio.Protocol):
         self._pieces += 1
         try:
             self._http.receive_data(data[:REQUEST_BYTES])
-            event = self._http.next_event()
+            while (event := self._http.next_event()) is not h11.NEED_DATA and not isinstance(event, h11.EndOfMessage):
+                if isinstance(event, h11.Request):
+                    self._request = event
+                elif isinstance(event, h11.Data):
+                    self._body += event.data
         except h11.RemoteProtocolError as error:
             self._asked()
             self.send(HttpAnswer(error.error_status_hint, f"no request of HTTP: {error}\n".encode()))
             return
-        if isinstance(event, h11.Request):
+        if self._request and (isinstance(event, h11.EndOfMessage) or self._request.target != ACT):
             self._asked()
-            self._request = event
-            self._monitor.ask(self, event)
+            self._monitor.ask(self, self._request, self._body)
         elif self._bytes >= REQUEST_BYTES or self._pieces >= REQUEST_PIECES:
             self._asked()
             self.send(HttpAnswer(431, b"the request is too long, or comes in too many pieces\n"))
@@ -253,7 +275,8 @@ class _HttpConnection(asyncio.Protocol):
 
 class Monitor:
     """Takes over a listening socket and answers requests from `start` to `close`. tell: called in another thread with
-    defects for the operator. token: shows the page to clients on other machines; b"": none."""
+    defects for the operator. token: permits changes, and shows the page to clients on other machines. Without it, the
+    generated `own_token` permits changes from this machine."""
 
     files = FILES
 
@@ -261,6 +284,9 @@ class Monitor:
         self, manager: Manager, listener: socket.socket, tell: Callable[[str], None], token: bytes = b""
     ) -> None:
         self._token = token
+        self.own_token = b"" if token else secrets.token_urlsafe(TOKEN_MIN).encode()
+        self._actor = ThreadPoolExecutor(1, thread_name_prefix="ordack-http-act")
+        self._acting: asyncio.Future[HttpAnswer] | None = None
         self._manager = manager
         self._listener = listener
         self._tell = tell
@@ -297,6 +323,7 @@ class Monitor:
         """Answer no more requests."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+        self._actor.shutdown(wait=False, cancel_futures=True)  # an action may wait for the caller's event loop
         for page in self._pages.values():
             page.reader.close()
         self._listener.close()
@@ -370,28 +397,72 @@ class Monitor:
 
     # ---- answers
 
-    def ask(self, connection: _HttpConnection, request: h11.Request) -> None:
+    def ask(self, connection: _HttpConnection, request: h11.Request, body: bytes) -> None:
         """Answer a request."""
-        self._do(self._answer(connection, request))
+        self._do(self._answer(connection, request, body))
 
-    async def _answer(self, connection: _HttpConnection, request: h11.Request) -> None:
+    async def _answer(self, connection: _HttpConnection, request: h11.Request, body: bytes) -> None:
         path = request.target.partition(b"?")[0]
-        if path not in self._pages and path not in self._files and path != LIVE:
-            answer = HttpAnswer(404, b"here are " + b", ".join((b"/", *self._pages, LIVE)) + b"\n")
+        headers = dict(request.headers)
+        if path not in self._pages and path not in self._files and path not in (LIVE, ACT):
+            answer = HttpAnswer(404, b"here are " + b", ".join((b"/", *self._pages, LIVE, ACT)) + b"\n")
+        elif path == ACT:
+            answer = self._refusal(connection.address, request.method, headers) or await self._act(body)
         elif request.method not in (b"GET", b"HEAD"):
             answer = HttpAnswer(405, b"this is only to be read\n", headers={"allow": "GET, HEAD"})
         elif path in self._files:
             answer = self._files[path]
         elif path == LIVE:
             answer = _of(health.restart_helps(self._manager, time.monotonic()))
-        elif path == OVERVIEW and not self._may_see(connection.address, dict(request.headers)):
+        elif path == OVERVIEW and not self._may_see(connection.address, headers):
             answer = HttpAnswer(401, LOCKED, headers={"www-authenticate": "Bearer"})
         else:
             answer = await self._pages[path].answer()
         connection.send(answer)
 
     def _may_see(self, address: str, headers: Mapping[bytes, bytes]) -> bool:
-        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if self._token and kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
-            return True
-        return is_loopback(address) and is_own(headers.get(b"host", b"localhost"))
+        return _has(self._token, headers) or (is_loopback(address) and is_own(headers.get(b"host", b"localhost")))
+
+    def _refusal(self, address: str, method: bytes, headers: Mapping[bytes, bytes]) -> HttpAnswer | None:
+        """The answer to a client that may not act; None: it may."""
+        if method != b"POST":
+            return HttpAnswer(405, b"Send this request by POST.\n", headers={"allow": "POST"})
+        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON.encode():
+            return HttpAnswer(415, NO_JSON)
+        origin, host = headers.get(b"origin"), headers.get(b"host", b"")
+        if origin is not None and origin not in (b"http://" + host, b"https://" + host):
+            return HttpAnswer(403, FOREIGN)
+        if headers.get(b"sec-fetch-site", b"same-origin") != b"same-origin":
+            return HttpAnswer(403, FOREIGN)
+        if not (_has(self._token, headers) or (self._may_see(address, headers) and _has(self.own_token, headers))):
+            return HttpAnswer(401, NO_TOKEN, headers={"www-authenticate": "Bearer"})
+        return None
+
+    async def _act(self, body: bytes) -> HttpAnswer:
+        """Run an action in its thread, one at a time."""
+        if self._acting and not self._acting.done():
+            return HttpAnswer(503, BUSY)
+        folder = self._manager.store.folder
+        self._acting = self._loop.run_in_executor(self._actor, self._acted, folder, body)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await asyncio.shield(self._acting)
+        except TimeoutError:
+            return _as_json(202, {"done": AT_WORK})
+
+    def _acted(self, folder: Path, body: bytes) -> HttpAnswer:
+        try:
+            return _as_json(200, actions.run(folder, body))
+        except ValueError as error:
+            return HttpAnswer(400, f"{error}\n".encode())
+        except StoreError as error:
+            return HttpAnswer(409, f"{error}\n".encode())
+        except Exception as error:  # noqa: BLE001 - the next request may succeed
+            self._tell("".join(traceback.format_exception(error)).rstrip())
+            return HttpAnswer(500, DEFECT)
+
+
+def _has(token: bytes, headers: Mapping[bytes, bytes]) -> bool:
+    """Do the headers hold this token? b"": no."""
+    kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+    return bool(token) and kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), token)

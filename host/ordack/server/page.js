@@ -1,6 +1,7 @@
 "use strict";
 // The page of a running `ordack serve`. Text from peers and applications is never set as markup.
-const EVERY_MS = 2000, PATIENCE_MS = 10000, OLD_S = 20, SHOWN = 50, LONGEST = 300;
+const EVERY_MS = 2000, PATIENCE_MS = 10000, OLD_S = 20, SHOWN = 50, LONGEST = 300, DONE_MS = 8000;
+const NO_ANSWER = "The server does not answer. Check that `ordack serve` runs and that this machine reaches it.";
 const number = new Intl.NumberFormat("en");
 const $ = id => document.getElementById(id);
 
@@ -50,7 +51,7 @@ function round(value) {  // up to a round end of a scale
 // The newest sample is at the right: its time, messages here, messages to be sent.
 function plot(place, samples) {
   if (!samples.length) {
-    place.replaceChildren(make("p", {className: "quiet"}, "The first numbers come in a moment."));
+    place.replaceChildren(make("p", {className: "quiet"}, "The first figures follow in a few seconds."));
     return;
   }
   const width = Math.max(place.clientWidth, 240), height = 190, left = 46, top = 8, bottom = 22, right = 6;
@@ -80,35 +81,59 @@ function verdict(told) {
   document.title = told.problem_count ? `(${count(told.problem_count)}) ordack` : "ordack";
   if (!told.problem_count) {
     section.className = "verdict good";
-    section.replaceChildren(make("h2", {}, "All is well"));
+    section.replaceChildren(make("h2", {}, "No problems"));
     return;
   }
   section.className = "verdict bad";
   const more = told.problem_count - told.problems.length;
   section.replaceChildren(
-    make("h2", {}, `${many(told.problem_count, "thing")} to look at`),
+    make("h2", {}, many(told.problem_count, "problem")),
     make("ul", {}, ...told.problems.map(text => make("li", {}, short(text))), ...(more ? [make("li", {}, `and ${count(more)} more`)] : [])));
 }
 
 function figures(told) {
   const last = told.samples[told.samples.length - 1];
   const rows = [
-    ["Messages in queues here", last ? count(last[1]) : "–"],
-    ["Waiting for others", last ? count(last[2]) : "–"],
-    ["Connected", `${count(told.connected)} of ${count(told.peer_count)}`],
+    ["Messages in local queues", last ? count(last[1]) : "–"],
+    ["Messages in outgoing queues", last ? count(last[2]) : "–"],
+    ["Connected peers", `${count(told.connected)} of ${count(told.peer_count)}`],
     ["Dead letters", count(told.dead_letters), told.dead_letters > 0],
-    ["Room for", size(Math.max(0, told.room)), told.room < 5e6],
+    ["Free space", size(Math.max(0, told.room)), told.room < 5e6],
   ];
   $("figures").replaceChildren(...rows.map(([title, value, bad]) => make("div", {className: bad ? "bad" : ""}, make("dt", {}, title), make("dd", {}, value))));
 }
 
+// Change only the rows and cells that differ: a button that is pressed, or has the focus, stays.
+function update(place, rows) {
+  rows.forEach((row, at) => {
+    const old = place.children[at];
+    if (!old) place.append(row);
+    else if (old.dataset.key !== row.dataset.key) old.replaceWith(row);
+    else [...row.children].forEach((cell, number) => old.children[number].isEqualNode(cell) || old.children[number].replaceWith(cell));
+  });
+  while (place.children.length > rows.length) place.lastElementChild.remove();
+}
+
+function keyed(element, key) {
+  element.dataset.key = key;
+  return element;
+}
+
+// A button for `press`, which finds what it is for by these values.
+function button(text, action, values) {
+  const found = make("button", {type: "button"}, text);
+  Object.assign(found.dataset, {action, ...values});
+  return found;
+}
+
 function waiting(told) {
-  $("waiting").replaceChildren(...told.outgoing.slice(0, SHOWN).map(queue => make("li", {},
+  update($("waiting"), told.outgoing.slice(0, SHOWN).map(queue => keyed(make("li", {},
     make("span", {className: "strong"}, short(queue.peer_name ?? queue.format_name)),
     make("span", {className: "number"}, `${many(queue.messages, "message")}, ${size(queue.bytes)}`),
-    make("span", {className: "why"}, short(queue.why), ...(queue.peer_name ? [make("br"), make("span", {className: "name small"}, short(queue.format_name))] : [])))));
+    make("span", {className: "why"}, short(queue.why || "on hold"), ...(queue.peer_name ? [make("br"), make("span", {className: "name small"}, short(queue.format_name))] : [])),
+    make("span", {className: "why actions"}, queue.on_hold ? button("Resume …", "resume", {queue: queue.format_name}) : button("Pause …", "pause", {queue: queue.format_name}))), queue.format_name)));
   const more = told.outgoing_count - Math.min(told.outgoing.length, SHOWN);
-  $("waiting-more").textContent = more > 0 ? `and ${count(more)} more destinations` : told.outgoing_count ? "" : "Nothing waits.";
+  $("waiting-more").textContent = more > 0 ? `and ${count(more)} more outgoing queues` : told.outgoing_count ? "" : "No messages are waiting.";
 }
 
 function quota(queue) {
@@ -120,13 +145,14 @@ function quota(queue) {
 function queues(told) {
   const wanted = $("search").value.trim().toLowerCase();
   const found = told.queues.filter(queue => queue.name.toLowerCase().includes(wanted));
-  const kind = queue => queue.system ? "of the queue manager" : queue.transactional ? "transactional" : "not transactional";
-  document.querySelector("#queues tbody").replaceChildren(...found.slice(0, SHOWN).map(queue => make("tr", {},
+  const kind = queue => queue.system ? "system queue" : queue.transactional ? "transactional" : "not transactional";
+  update(document.querySelector("#queues tbody"), found.slice(0, SHOWN).map(queue => keyed(make("tr", {},
     cell("", "", name(queue.name), " ", make("span", {className: "small"}, kind(queue))),
     cell("messages", "number", count(queue.messages)),
     cell("size", "number", size(queue.bytes)),
     cell("quota", "", ...quota(queue)),
-    cell("oldest", "number", queue.oldest === null ? "" : span(told.time - queue.oldest)))));
+    cell("oldest", "number", queue.oldest === null ? "" : span(told.time - queue.oldest)),
+    cell("", "actions", button("Messages", "look", {queue: queue.name}), button("Purge …", "purge", {queue: queue.name}))), queue.name)));
   const shown = Math.min(found.length, SHOWN);
   $("queues-more").textContent = shown < told.queue_count ? `${count(shown)} of ${count(told.queue_count)}, the fullest first` : "";
 }
@@ -139,13 +165,13 @@ function peers(told) {
     cell("", "", name(line.serial))));
   const rows = told.peers.slice(0, SHOWN).map(peer => make("tr", {},
     cell("", "", make("span", {className: "strong"}, short(peer.name ?? peer.via)), " ", make("span", {className: "name small"}, peer.guid)),
-    cell("", "", make("span", {className: "badge " + (peer.sessions ? "yes" : "")}, peer.sessions > 1 ? `connected ${peer.sessions} times` : peer.sessions ? "connected" : "gone")),
+    cell("", "", make("span", {className: "badge " + (peer.sessions ? "yes" : "")}, peer.sessions > 1 ? `${peer.sessions} sessions` : peer.sessions ? "connected" : "disconnected")),
     cell("heard", "number", `${span(peer.silent_s)} ago`),
     cell("", "", name(peer.address))));
   document.querySelector("#peers tbody").replaceChildren(...lines, ...rows);
   const more = told.peer_count - Math.min(told.peers.length, SHOWN);
-  $("refusals").textContent = told.refused && "Refused since the start: " + told.refused;
-  $("peers-more").textContent = more > 0 ? `and ${count(more)} more` : rows.length + lines.length ? "" : "None has connected since the start.";
+  $("refusals").textContent = told.refused && "Refused since the start of `ordack serve`: " + told.refused;
+  $("peers-more").textContent = more > 0 ? `and ${count(more)} more` : rows.length + lines.length ? "" : "No peer has connected since the start of `ordack serve`.";
 }
 
 function show(told) {
@@ -157,6 +183,118 @@ function show(told) {
   waiting(told);
   queues(told);
   peers(told);
+}
+
+// ---- actions: each needs the token, and each change is confirmed
+
+let proposed = null, looked = {};
+
+function propose(title, text, yes, request) {
+  proposed = request;
+  $("ask-title").textContent = title;
+  $("ask-text").textContent = text;
+  $("ask-yes").textContent = yes;
+  $("ask-error").textContent = "";
+  lock(!token);
+  if (!$("ask").open) $("ask").showModal();
+}
+
+function lock(isLocked) {
+  $("ask-locked").hidden = $("ask-token").disabled = !isLocked;
+}
+
+async function act(request) {
+  let answer;
+  try {
+    answer = await fetch("act", {method: "POST", cache: "no-store", signal: AbortSignal.timeout?.(PATIENCE_MS), body: JSON.stringify(request), headers: {"Content-Type": "application/json", Authorization: "Bearer " + token}});
+  } catch {
+    throw new Error(NO_ANSWER + " The request may have been carried out: compare the figures before you repeat it.");
+  }
+  if (answer.status === 401) token = "";
+  if (!answer.ok) throw new Error((await answer.text()).trim());
+  return answer.json();
+}
+
+async function carryOut() {
+  if (!$("ask-token").disabled) token = $("ask-token").value.trim();
+  $("ask-token").value = "";
+  $("ask-yes").disabled = true;
+  try {
+    const done = await act(proposed);
+    $("ask").close();
+    if (proposed.action === "look") return content(done);
+    $("done").textContent = done.done;
+    $("done").hidden = false;
+    setTimeout(() => $("done").hidden = $("done").textContent === done.done, DONE_MS);
+    if (proposed.action === "create") $("create").reset();
+    if (!$("content").hidden) content(await act(looked));
+    look();
+  } catch (error) {
+    if ($("ask").open) $("ask-error").textContent = short(error.message);
+    lock(!token);
+  } finally {
+    $("ask-yes").disabled = false;
+  }
+}
+
+const PROPOSALS = {
+  look: ({queue}) => [`Show the messages in ${queue}?`, "Messages stay in the queue. To see their content, enter the token.", "Show"],
+  purge: ({queue}) => {
+    const found = told.queues.find(one => one.name === queue);
+    return [`Remove ${found ? many(found.messages, "message") : "all messages"} from ${queue}?`, "The messages are deleted, also those that arrive before you confirm. Senders that asked for it are told. You cannot undo this.", "Remove"];
+  },
+  move: ({queue, key}) => {
+    const found = shownMessages.find(one => one.key === key);
+    return ["Move 1 message back?", `The message ${found.label ? `“${found.label}” ` : ""}of ${many(found.size, "byte")} leaves ${queue} and goes to ${found.destination}, as a new message.` + (found.in_doubt ? " An application may have received the message before: then it receives the message twice." : ""), "Move back"];
+  },
+  pause: ({queue}) => [`Pause the outgoing queue ${queue}?`, `In the queue: ${held(queue)}. They stay here until you resume the queue.`, "Pause"],
+  resume: ({queue}) => [`Resume the outgoing queue ${queue}?`, `In the queue: ${held(queue)}. They are sent as soon as the peer is connected.`, "Resume"],
+};
+
+function held(queue) {
+  const found = told.outgoing.find(one => one.format_name === queue);
+  return found ? many(found.messages, "message") : "Messages";
+}
+
+function press(event) {
+  const {action, ...values} = event.target.dataset;
+  if (!action) return;
+  const request = {action, ...values};
+  if (action === "move") Object.assign(request, {key: Number(values.key), in_doubt: values.in_doubt === "true"});
+  looking(request) || propose(...PROPOSALS[action](request), request);
+}
+
+// Show messages at once if the token is known.
+function looking(request) {
+  if (request.action !== "look") return false;
+  looked = request;
+  if (!token) return false;
+  act(request).then(content, error => {
+    propose(...PROPOSALS.look(request), request);
+    $("ask-error").textContent = short(error.message);
+  });
+  return true;
+}
+
+let shownMessages = [];
+
+function content(page) {
+  const isKept = /^system\$;(deadletter|deadxact|journal)$|;poison$/.test(page.queue);
+  shownMessages = page.messages;
+  $("content").hidden = false;
+  $("content-name").textContent = page.queue;
+  $("messages").replaceChildren(...page.messages.map(message => make("li", {},
+    make("span", {}, make("span", {className: "strong"}, short(message.label) || "(no label)"), " ", make("span", {className: "small"}, `from ${message.source}`)),
+    make("span", {className: "number small"}, `${moment(message.arrived)}, ${many(message.size, "byte")}`),
+    ...(message.why ? [make("span", {className: "why"}, `To ${message.destination}: ${message.why}${message.in_doubt ? ", in doubt" : ""}`)] : []),
+    make("pre", {}, message.body + (message.is_cut ? "…" : "")),
+    ...(isKept ? [make("span", {className: "why actions"}, button("Move back …", "move", {queue: page.queue, key: message.key, in_doubt: message.in_doubt}))] : []))));
+  $("content-more").textContent = page.messages.length ? "" : "No messages.";
+  $("first").hidden = looked.rank === undefined;
+  $("next").hidden = !page.next;
+  $("next").onclick = () => looking({action: "look", queue: page.queue, rank: page.next[0], lookup_id: page.next[1]});
+  $("first").onclick = () => looking({action: "look", queue: page.queue});
+  $("content").scrollIntoView({block: "nearest"});
 }
 
 // ---- polling
@@ -181,8 +319,8 @@ async function look() {
     if (!isGone) goneSince = Date.now() / 1000;
     isGone = true;
     $("verdict").className = "verdict bad";
-    const why = error instanceof TypeError || error.name === "TimeoutError" ? "Nothing answers: `ordack serve` has ended, or the network is gone." : short(error.message);
-    $("verdict").replaceChildren(make("h2", {}, `No answer since ${clock(goneSince)}`), make("p", {}, why), ...(told ? [make("p", {}, `What is below is as of ${clock(told.time)}.`)] : []));
+    const why = error instanceof TypeError || error.name === "TimeoutError" ? NO_ANSWER : short(error.message);
+    $("verdict").replaceChildren(make("h2", {}, `No answer since ${clock(goneSince)}`), make("p", {}, why), ...(told ? [make("p", {}, `The figures below are from ${clock(told.time)}.`)] : []));
   }
   age();
   if (!document.hidden && $("unlock").hidden) timer = setTimeout(look, EVERY_MS);
@@ -199,6 +337,18 @@ function age() {
 setInterval(age, 1000);
 document.addEventListener("visibilitychange", () => document.hidden ? clearTimeout(timer) : look());
 $("search").addEventListener("input", () => told && queues(told));
+document.addEventListener("click", press);
+$("ask-no").addEventListener("click", () => $("ask").close());
+$("close").addEventListener("click", () => $("content").hidden = true);
+$("ask-form").addEventListener("submit", event => {
+  event.preventDefault();
+  carryOut();
+});
+$("create").addEventListener("submit", event => {
+  event.preventDefault();
+  const queue = $("create-name").value.trim(), transactional = $("create-transactional").checked;
+  propose(`Create the queue ${queue}?`, transactional ? "The queue takes transactional messages, which boards send." : "The queue takes messages that are not transactional. Boards cannot send to it.", "Create", {action: "create", queue, transactional});
+});
 $("unlock").addEventListener("submit", event => {
   event.preventDefault();
   token = $("token").value.trim();

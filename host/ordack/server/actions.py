@@ -1,0 +1,129 @@
+"""The requests of the web page that need its token: look into a queue, create or purge one, move a message back, pause
+or resume an outgoing queue.
+
+A request runs in a thread, as a `Client` of the store: the same code as the commands. The client reads on a connection
+of its own and asks the queue manager over the socket of applications.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ordack.broker.message import Message
+from ordack.client import Client
+from ordack.config import classes
+from ordack.config.names import PeerNames, counted
+from ordack.store import StoreError
+from ordack.store.look import StoreBeside
+from ordack.store.messages import FIRST
+
+PAGE_MESSAGES = 20
+TEXT_CHARACTERS = 2000
+HEX_BYTES = 512
+TEXT_MAX = 1000  # characters of a value in a request
+NUMBER_MAX = 1 << 62
+
+
+def run(folder: Path, body: bytes) -> dict[str, Any]:
+    """Carry out one request: a JSON object with `action` and its values, as in ACTIONS. Returns the answer, ready for
+    JSON. Raises ValueError, StoreError and its subclasses."""
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("The request is not JSON: send an object with `action`.") from None
+    action = given.get("action") if isinstance(given, dict) else None
+    if not isinstance(action, str) or action not in ACTIONS:
+        raise ValueError(f"The request names no action: send `action` as one of {', '.join(ACTIONS)}.")
+    function, defaults = ACTIONS[action]
+    values = {name: given.get(name, default) for name, default in defaults.items()}
+    for name, value in values.items():
+        if type(value) is not type(defaults[name]) or (
+            not 0 < len(value) <= TEXT_MAX if isinstance(value, str) else not -1 <= value < NUMBER_MAX
+        ):
+            raise ValueError(
+                f"`{name}` of {action} is not a valid {type(defaults[name]).__name__}: send another value."
+            )
+    with Client(StoreBeside(folder)) as client:
+        return function(client, **values)
+
+
+def _create(client: Client, queue: str, transactional: bool) -> dict[str, Any]:
+    name = client.create_queue(queue, transactional).name
+    return {"done": f"Created the {'transactional ' if transactional else ''}queue {name}."}
+
+
+def _purge(client: Client, queue: str) -> dict[str, Any]:
+    return {"done": f"Removed {counted(client.purge_queue(queue), 'message')} from {queue}."}
+
+
+def _move(client: Client, queue: str, key: int, in_doubt: bool) -> dict[str, Any]:
+    moved = client.order("move", client.queue(queue).identifier, key, None, in_doubt)
+    if moved is None:
+        raise StoreError(
+            f"The message is not available in {queue}: it was removed, or an application receives it. Look into the "
+            "queue again."
+        )
+    return {"done": f"Moved the message to {_names(client).added(moved[0])}, as message {moved[1]}."}
+
+
+def _hold(client: Client, queue: str, hold: bool) -> dict[str, Any]:
+    if not client.order("set_on_hold", queue, hold):
+        raise StoreError(f"There is no outgoing queue {queue}: its last message has been settled.")
+    if not hold:
+        client.order("request_resend", queue)
+    return {"done": f"{'Paused' if hold else 'Resumed'} the outgoing queue {_names(client).added(queue)}."}
+
+
+def _look(client: Client, queue: str, rank: int, lookup_id: int) -> dict[str, Any]:
+    """The messages behind a place, which `next` of the page before says."""
+    opened = client.queue(queue)
+    found = opened.look((rank, lookup_id), PAGE_MESSAGES)
+    end = (found[-1].rank, found[-1].lookup_id) if found else (rank, lookup_id)
+    return {
+        "queue": opened.name,
+        "messages": [_shown(Message(stored), _names(client)) for stored in found],
+        "next": end if found and opened.look(end, 1) else None,
+    }
+
+
+def _shown(message: Message, names: PeerNames) -> dict[str, Any]:
+    """A message for the page: its body as text, else in hexadecimal digits, and the length of the part that is
+    shown."""
+    body, text = message.body, message.text()
+    if text is not None and all(sign.isprintable() or sign in "\r\n\t" for sign in text[:TEXT_CHARACTERS]):
+        shown, is_cut = text[:TEXT_CHARACTERS], len(text) > TEXT_CHARACTERS
+    else:
+        text, shown, is_cut = None, body[:HEX_BYTES].hex(" "), len(body) > HEX_BYTES
+    number = message.message_class
+    return {
+        "key": message.lookup_id,
+        "arrived": message.arrived,
+        "label": message.label,
+        "source": names.of(message.source) or message.source,
+        "size": len(body),
+        "is_text": text is not None,
+        "body": shown,
+        "is_cut": is_cut,
+        "destination": names.added(message.destination),
+        "in_doubt": message.in_doubt,
+        "why": classes.words(number, message.destination) if number else "",
+    }
+
+
+def _names(client: Client) -> PeerNames:
+    return PeerNames.kept(client.store.names())
+
+
+# Functions, and their values with defaults. A text has none: an empty one is refused.
+ACTIONS: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
+    "look": (_look, {"queue": "", "rank": FIRST[0], "lookup_id": FIRST[1]}),
+    "create": (_create, {"queue": "", "transactional": False}),
+    "purge": (_purge, {"queue": ""}),
+    "move": (_move, {"queue": "", "key": -1, "in_doubt": False}),
+    "pause": (functools.partial(_hold, hold=True), {"queue": ""}),
+    "resume": (functools.partial(_hold, hold=False), {"queue": ""}),
+}
