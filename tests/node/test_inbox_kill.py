@@ -170,7 +170,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 @pytest.mark.timeout(DEADLINE_S + 20)
-@pytest.mark.parametrize("way", ["direct", "private", "serial"])
+@pytest.mark.parametrize("way", ["direct", "private", "named", "serial"])
 def test_a_board_killed_at_any_step_handles_each_command_once(
     tmp_path: Path, way: str, request: pytest.FixtureRequest
 ) -> None:
@@ -186,8 +186,10 @@ def test_a_board_killed_at_any_step_handles_each_command_once(
         name = "DIRECT=TCP:10.77.0.7\\private$\\commands"
         serve = Serve(store, "--next-hop", f"10.77.0.7=127.0.0.1:{port}")
         application = Application(tmp_path, "listen", str(port))
-    elif way == "private":
-        name = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\1F"
+    elif way in ("private", "named"):
+        name = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\1F" if way == "private" else "press 7/commands"
+        with (store / "ordack.toml").open("a") as file:
+            file.write(f"[names]\n'{guids.guid_text(GUID)}' = 'press 7'\n")
         serve = Serve(store)
         application = Application(tmp_path, "connect", str(serve.port))
     else:

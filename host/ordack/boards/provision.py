@@ -128,8 +128,8 @@ def check_name(name: str) -> None:
             f"the name {name!r} has {len(name)} characters, {len(name.encode())} bytes: give one of 1 to {NAME_MAX} "
             f"characters, at most {NAME_BYTES_MAX} bytes"
         )
-    if not name.isprintable() or name != name.strip():
-        raise ValueError(f"the name {name!r} has a character that cannot be seen: leave it out")
+    if not name.isprintable() or name != name.strip() or "/" in name:
+        raise ValueError(f"the name {name!r} has a / or a character that cannot be seen: leave it out")
 
 
 def host_of(text: str) -> str:

@@ -63,6 +63,7 @@ class IncomingStreams:
         self.order_acks_due: int | None = None
         self.changed: Callable[[IncomingState], None] = lambda _state: None
         self._store = store
+        self._guid = guids.guid_text(store.guid)[1:-1].lower()
         self._here = (names.NULL_GUID, store.guid)  # QueueManagerAddresses of this queue manager (A-38)
         self._config = config
         self._states: dict[tuple[bytes, str], IncomingState] = {}
@@ -151,7 +152,8 @@ class IncomingStreams:
         return not address or self._may_be_own(address)
 
     def _may_be_own(self, address: str) -> bool:
-        return not self._config.own_names or address in self._config.own_names  # B-416
+        own = self._config.own_names
+        return not own or address in own or address == self._guid  # B-416
 
     def target(self, user: headers.UserHeader) -> tuple[str, str | int]:
         """Return the key of a message's stream, and the local queue of its destination, "" if none (B-264)."""

@@ -281,7 +281,8 @@ class Letter(NamedTuple):
     r"""A message to send, with MSMQ's properties.
 
     destination: a local queue's name, or a format name: `DIRECT=TCP:10.0.0.5\private$\line1`, or `PRIVATE=` with GUID
-    and queue number of a queue manager, even one that only connects here, such as a board.
+    and queue number of a queue manager, even one that only connects here, such as a board; or its name and queue,
+    `press-7/commands`.
     label: at most 249 characters; priority: 0 to 7, ignored for transactional messages; delivery: "express",
     "recoverable" or "transactional"; default: as the local queue requires, and transactional to other machines.
 

@@ -16,6 +16,7 @@ from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
 from ordack.broker.streams import LongStream, Rows, key_of
+from ordack.config import names
 from ordack.config.config import SERIAL_PORT, Config, split_direct
 from ordack.store import Store, packet_fields
 from ordack.store.at_hand import AtHand, Row
@@ -515,9 +516,11 @@ class OutgoingQueues:
 def _way(format_name: str, guid: bytes, config: Config) -> Way:
     """Return how an outgoing queue is served from the queue manager `guid`."""
     kind, _, rest = format_name.partition("=")
-    if kind.upper() != "PRIVATE":
-        return Way(config.way((split_direct(format_name) or ("", ""))[0]))
     text = rest.partition("\\")[0]
+    if kind.upper() != "PRIVATE":
+        text = (split_direct(format_name) or ("", ""))[0]
+        if not names.is_guid(text):
+            return Way(config.way(text))
     peer = guids.guid_bytes(text)
     hop = config.own_hop if peer == guid else config.next_hops.get(text.lower())
     return Way(hop, peer, hop is not None)  # includes this queue manager itself

@@ -466,19 +466,31 @@ def _confirmation(letter: Letter, pattern: _Pattern, now: int, settings: confirm
     return confirmation.record.tobytes(), packet_fields.due(confirmation, pattern.send_until, held=False)
 
 
+def address(store: Store, text: str) -> str:
+    """Return a local queue's name or a format name for a person's destination. `press-7/commands` is a local queue of
+    exactly that name, else the queue `commands` of the board or queue manager `press-7`, wherever it connects from.
+    Raises BadName."""
+    named = names.split_address(text)
+    if named is None or store.queues.find(text):
+        return names.destination(text)
+    guid, queue = names.PeerNames.kept(store.names()).guid_of(named[0]), names.queue_name(named[1])
+    is_here = guid == guids.guid_text(store.guid)[1:-1].lower()
+    return queue if is_here else f"DIRECT=OS:{guid}\\private$\\{queue}"
+
+
 def target(store: Store, destination: str) -> tuple[QueueState | None, str]:
     """Return a destination's local queue, or None for a remote one, and its format name. Raises BadName, NoSuchQueue,
     StoreError."""
-    destination = names.destination(destination)
+    destination = address(store, destination)
     if destination[:7].upper() == "DIRECT=":
-        address, name = split_direct(destination) or ("", "")
+        host, name = split_direct(destination) or ("", "")
         if not name:
             raise BadName(
                 f"{destination!r} is not of the form DIRECT=TCP:address\\private$\\queue "
                 "or DIRECT=OS:host\\private$\\queue"
             )
-        if address != ".":
-            check_host(address)
+        if host != ".":
+            check_host(host)
             if name in CLOSED_QUEUES:
                 raise closed(name)
             return None, destination
@@ -549,7 +561,7 @@ def _queue_named(store: Store, name: str | QueueName | None) -> QueueState | Que
     """Return a local or remote queue that a message names besides its destination."""
     if name is None or isinstance(name, QueueName):
         return name
-    name = names.destination(name)
+    name = address(store, name)
     if "=" not in name:
         return open_queue(store, name)
     try:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 DestinationArgument = Annotated[
     str,
     typer.Argument(
-        help="Name of a local queue, or a format name: DIRECT=TCP:10.0.0.5\\private$\\line1, "
+        help="Name of a local queue; name of a board or queue manager, and its queue: press-7/commands; or a format "
+        "name: DIRECT=TCP:10.0.0.5\\private$\\line1, "
         "DIRECT=OS:plant\\private$\\line1, PRIVATE=<GUID of a queue manager>\\<number of its queue>."
     ),
 ]

@@ -10,7 +10,6 @@ import typer
 
 from ordack.cli.common import JsonOption, StoreOption, YesOption, confirm, print_table, report, report_done
 from ordack.config.names import HERE, PeerNames, counted
-from ordack.config.names import destination as destination_of
 from ordack.store import StoreError
 from ordack.store.look import open_to_look
 from ordack.store.queues import QueueExists, QueueNotEmpty
@@ -21,7 +20,7 @@ outgoing_app = typer.Typer(no_args_is_help=True, help="Pause or resume what wait
 incoming_app = typer.Typer(no_args_is_help=True, help="List or reset the streams that come from other queue managers.")
 QueueArgument = Annotated[str, typer.Argument(help="Queue name: line1, or in MSMQ's form .\\private$\\line1.")]
 FormatNameArgument = Annotated[
-    str, typer.Argument(help="Format name of the outgoing queue, as `ordack status` shows it.")
+    str, typer.Argument(help="An outgoing queue: its format name as `ordack status` shows it, or press-7/commands.")
 ]
 NO_OUTGOING = "there is no outgoing queue {}; `ordack status` shows them"
 
@@ -144,11 +143,12 @@ def purge(
     for stored.
     """
     from ordack.api.remote import purge_outgoing
+    from ordack.broker.sending import address
     from ordack.client import Client
 
     kept = 0
     with Client(store) as client:
-        format_name = destination_of(name)
+        format_name = address(client.store, name)
         outgoing = client.store.outgoing.find(format_name)
         is_away = format_name.upper().startswith(("DIRECT=", "PRIVATE=")) and not format_name.startswith(HERE)
         if outgoing is None and is_away:
@@ -167,11 +167,12 @@ def purge(
     report_done(as_json, text, name=name, removed=removed, kept=kept)
 
 
-def _change_outgoing(store: Path, format_name: str, done: str, *orders: tuple[Any, ...]) -> None:
+def _change_outgoing(store: Path, name: str, done: str, *orders: tuple[Any, ...]) -> None:
+    from ordack.broker.sending import address
     from ordack.client import Client
 
-    format_name = destination_of(format_name)
     with Client(store) as client:
+        format_name = address(client.store, name)
         if not all(client.order(order, format_name, *arguments) for order, *arguments in orders):
             raise StoreError(NO_OUTGOING.format(format_name))
         named = PeerNames.kept(client.store.names()).added(format_name)

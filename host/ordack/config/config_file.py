@@ -198,7 +198,7 @@ def _place(value: Any) -> Listen:
 
 def _label(value: Any) -> str:
     text = _text(value)
-    if len(text) > LONGEST_LABEL or not text.isprintable() or text != text.strip() or _guid(text):
+    if len(text) > LONGEST_LABEL or not text.isprintable() or text != text.strip() or "/" in text or _guid(text):
         raise ValueError
     return text
 
@@ -211,7 +211,7 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     settings.PLACE: (_place, 'a port from 0 to 65535, as 9180, or an address with it, as "10.0.0.5:9180"'),
     settings.PLACES: (_texts, 'a list of texts, as ["10.0.0.0/8"]'),
     settings.SOURCES: (_texts, 'a list of texts, as ["press 7"]'),
-    settings.LABEL: (_label, f'a name of 1 to {LONGEST_LABEL} printable characters, as "press 7"'),
+    settings.LABEL: (_label, f'a name of 1 to {LONGEST_LABEL} printable characters without /, as "press 7"'),
     settings.NETWORKS: (
         lambda value: Networks(tuple(map(parse_network, _texts(value)))),
         'a list of texts, as ["::1"]',

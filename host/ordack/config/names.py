@@ -8,6 +8,7 @@ Also: names of boards, and formatting of names and numbers in texts for people.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import re
 import socket
@@ -109,6 +110,12 @@ def destination(text: str) -> str:
     return f"DIRECT=TCP:{place['host']}\\private$\\{queue}"
 
 
+def split_address(text: str) -> tuple[str, str] | None:
+    """Split `press-7/commands` into the name of a board or queue manager, and its queue; None for other names."""
+    name, slash, queue = text.partition("/")
+    return (name, queue) if slash and "\\" not in text and not _KIND.match(_LABEL.sub("", text, 1)) else None
+
+
 def _bare(name: str) -> str:
     return name[len(_PRIVATE) :] if name.lower().startswith(_PRIVATE) else name
 
@@ -143,6 +150,11 @@ _GUID = re.compile(
 )
 
 
+def is_guid(text: str) -> bool:
+    """Test for a GUID, which is the host in a direct name of a queue manager that is reached by any session with it."""
+    return _GUID.fullmatch(text) is not None
+
+
 class PeerNames:
     """names: by GUID in lower case without braces."""
 
@@ -153,6 +165,21 @@ class PeerNames:
     def _boards(self) -> dict[str, str]:
         """Names by chip. Computed on demand: the log makes one object for each line, and most never need it."""
         return {_chip(guid): name for guid, name in self._names.items() if _is_board(guid)}
+
+    def guid_of(self, name: str) -> str:
+        """Return the GUID of a name in any case, or of a GUID. Raise BadName with the known names most like it."""
+        if found := _GUID.fullmatch(name):
+            return found[1].lower()
+        known = {named.casefold(): guid for guid, named in self._names.items()}
+        if guid := known.get(name.casefold()):
+            return guid
+        like = difflib.get_close_matches(name.casefold(), known, 3)
+        meant = first_of([self._names[known[one]] for one in like] or sorted(self._names.values()), 3)
+        raise BadName(
+            f"no board or queue manager has the name {name!r}: "
+            + (f"known names are {meant}" if meant else "no name is known")
+            + "; [names] in ordack.toml gives one to a GUID, and `ordack status` shows them"
+        )
 
     @classmethod
     def kept(cls, names: Mapping[str, Mapping[str, str]]) -> PeerNames:
