@@ -136,7 +136,7 @@ python_part() {
     step venv "$root" create_venv
     key="$root $(.venv/bin/python --version) $(sha256sum <tests/constraints.txt)"
     packages=run
-    if for_tests; then packages+=" hil spark dev"; fi
+    if for_tests; then packages+=" hil spark bridges dev"; fi
     [ "$job" != bench ] || packages+=" bench"
     for group in $packages; do
         step "python-packages-$group" "$key $(requirements "$group")" install_requirements "$group"

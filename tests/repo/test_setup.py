@@ -55,7 +55,7 @@ def test_setup_without_apt_names_missing_packages_and_reasons(checkout: Path, pa
     path = path_without("apt-get", "xz", "arm-none-eabi-gcc", "qemu-system-arm", "spin", "mosquitto")
     result = setup(checkout, "run", PATH=path)
     assert result.returncode == 1
-    # Running needs neither the cross compiler nor the bench's peer.
+    # Running needs neither the cross compiler nor the bridge's broker.
     assert named(result) == {"xz-utils"}
     # Neither do the emulated boards need what only tests use.
     result = setup(checkout, "firmware", PATH=path)
