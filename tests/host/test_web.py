@@ -8,13 +8,16 @@ import re
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ordack.broker import peer_history
 from ordack.broker.manager import Manager
+from ordack.broker.peer_history import PeerHistories
 from ordack.client import Client
 from ordack.server import monitor, tcp
 from ordack.server.health import ROWS_MAX, Overview
@@ -256,9 +259,39 @@ def test_web_overview_shows_present_and_past_peers_by_name(tmp_path: Path) -> No
             assert (there["name"], there["sessions"], there["address"]) == ("press 7 <b>", 1, "127.0.0.1")
             assert there["guid"] == "{01010101-0101-0101-0101-010101010101}"
             assert there["silent_s"] < DEADLINE_S
+        history = until(lambda: peers()[0]["history"], "it is sampled")
+        assert (len(history), sum(history)) == (peer_history.SPANS, 0)
         gone = until(lambda: (found := peers()[0])["sessions"] == 0 and found, "it is seen to go")
         assert (gone["name"], gone["guid"]) == (there["name"], there["guid"])
         until(lambda: peers()[0]["silent_s"] > 0.5, "its silence is told")
+
+
+def test_histories_of_ten_thousand_boards_are_small_and_the_oldest_gives_way() -> None:
+    histories, guids = PeerHistories(), [number.to_bytes(16, "big") for number in range(peer_history.PEERS_MAX + 1)]
+    tracemalloc.start()
+    for guid in guids:
+        histories.of(guid).received += 1000
+    histories.sample(0)
+    assert tracemalloc.get_traced_memory()[0] < 600 * peer_history.PEERS_MAX
+    tracemalloc.stop()
+    assert histories.copy().keys() == set(guids[1:])
+
+
+def test_history_counts_each_message_in_its_span_and_forgets_old_spans() -> None:
+    histories, last = PeerHistories(), [0] * peer_history.SPANS
+    history = histories.of(bytes(16))
+    for elapsed, received, tail in (
+        (0, 5, [5]),
+        (1, 2, [7]),
+        (peer_history.SPAN_S, 3, [7, 3]),
+        (4 * peer_history.SPAN_S, 1, [7, 3, 0, 0, 1]),
+        ((peer_history.SPANS + 1) * peer_history.SPAN_S, 4, [0, 0, 1, *[0] * (peer_history.SPANS - 4), 4]),
+        (9 * peer_history.SPANS * peer_history.SPAN_S, 6, [6]),
+    ):
+        assert histories.of(bytes(16)) is history
+        history.received += received
+        histories.sample(10**6 * peer_history.SPAN_S + elapsed)
+        assert histories.spans(history) == [*last, *tail][-peer_history.SPANS :]
 
 
 def test_invalid_token_file_is_refused_with_fix(tmp_path: Path) -> None:

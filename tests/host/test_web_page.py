@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,8 @@ def test_web_page_shows_queues_and_updates_them(browser: Any, running: Watched, 
     assert "% of 1.05 MB" in opened.row("line1")[3]
     until(lambda: page.wait_for_timeout(50) or page.locator("#depth path.line").count() == 2, "the depth is drawn")
     until(lambda: page.wait_for_timeout(50) or "5 here" in page.get_attribute("#depth svg", "aria-label"), "it rises")
+    until(lambda: page.wait_for_timeout(50) or re.search(r"second, in\n[1-9]", page.inner_text("#figures")), "a rate")
+    assert " in, 0 out" in page.get_attribute("#rate svg", "aria-label")
     assert "gone" in page.inner_text("#waiting")
     until(lambda: page.wait_for_timeout(50) or "waiting" in page.inner_text("#waiting .why"), "it says why")
     assert "Dead letters\n3" in page.inner_text("#figures")
@@ -213,7 +216,15 @@ def test_names_that_others_chose_are_text_wherever_they_stand(browser: Any, runn
     told["outgoing"] = [
         {**queue, "format_name": HOSTILE, "peer_name": None, "why": HOSTILE} for queue in told["outgoing"]
     ]
-    peer = {"guid": HOSTILE, "name": HOSTILE, "via": HOSTILE, "address": HOSTILE, "sessions": 1, "silent_s": 5}
+    peer = {
+        "guid": HOSTILE,
+        "name": HOSTILE,
+        "via": HOSTILE,
+        "address": HOSTILE,
+        "sessions": 1,
+        "silent_s": 5,
+        "history": [0, 7],
+    }
     told |= {"peers": [peer], "peer_count": 1, "serial": [{"host": HOSTILE, "serial": HOSTILE, "state": HOSTILE}]}
     page = browser.new_page(viewport={"width": 400, "height": 900})
     problems = watch(page)
@@ -223,6 +234,8 @@ def test_names_that_others_chose_are_text_wherever_they_stand(browser: Any, runn
     for place in ("#verdict", "#queues", "#waiting", "#peers", "#store", "#served"):
         assert HOSTILE in page.inner_text(place), place
     assert page.locator("body img").count() == 0
+    assert page.get_attribute("#peers .spark", "aria-label") == "7 messages in 20 min, at most 7 in 10 min"
+    assert page.locator("#peers .spark rect").count() == 2
     assert page.title() == "(1) ordack"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert problems == []

@@ -89,6 +89,7 @@ class Batch:
             counters.batches.add(stored)
         for link, count in self.received.items():
             link.counts.received += count
+            link.history.received += count
         for link, message_class in self.refusals:
             link.counts.refuse(message_class)
             if message_class:

@@ -312,6 +312,7 @@ class FastPath:
                 counts.received_bytes += size
                 if messages:
                     counts.received += messages
+                    link.history.received += messages
                     link.learned = 0
                 if link.owner >= 0:
                     counts.sent_bytes += sent

@@ -11,13 +11,14 @@ import itertools
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 from mqqb import guids
 from mqqb.connection import OPEN
 from mqqb.streams import Entry
 
 from ordack.broker.pace import Pace
+from ordack.broker.peer_history import PeerHistories, PeerHistory
 from ordack.broker.serve_log import ERROR, SAME_AGAIN_S, Operator
 from ordack.broker.streams import FastSession
 from ordack.config import classes
@@ -70,22 +71,21 @@ def _join(waiting: list[tuple[int, int, int, Any]], queue: Any, place: int) -> N
 # Normal ends that no operator needs to hear of. The Connector reports hops that lead back here.
 EVERYDAY_ENDS = ("B-147", "B-163", "B-298", "B-413")
 
-GONE_MAX = 1000
 Hop = tuple[str, int]
 
 
 class PeerLink:
     """One connection with its session. address: the peer's IP address, or the name of its serial line. hop: set if this
     side opened the connection or it is a serial line. heard: time of the last received data, ms. certificate: the name
-    in the peer's certificate, "" without TLS. peer_name: the peer's configured name, once the session is open. number:
-    unique.
+    in the peer's certificate, "" without TLS. peer_name: the peer's configured name, once the session is open. history:
+    of the peer, once the session is open. number: unique.
 
     Set `writable` False while the transport is full: acknowledgements still go out, messages wait.
     """
 
     __slots__ = (
-        "_schedule", "_shown", "address", "alarms", "certificate", "counts", "heard", "hop", "learned", "number",
-        "owner", "pace", "peer_name", "session", "slot", "was_direct", "was_open", "writable",
+        "_schedule", "_shown", "address", "alarms", "certificate", "counts", "heard", "history", "hop", "learned",
+        "number", "owner", "pace", "peer_name", "session", "slot", "was_direct", "was_open", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +97,7 @@ class PeerLink:
         self.hop = hop
         self.heard = now
         self.certificate = ""
+        self.history = PeerHistory()
         self.peer_name: str | None = None
         self.counts = peers.of(self.name)
         self.counts.sessions += 1
@@ -158,27 +159,17 @@ class PeerLink:
         return self.session.remote_guid
 
 
-class Gone(NamedTuple):
-    """A peer without a session: name and address of its last session, and time of the last received data, ms."""
-
-    name: str
-    address: str
-    heard: int
-
-
 Arrived = tuple[PeerLink, object, int]  # link, event of its session, arrival time
 
 
 class Links:
     """All connections. guid: of this queue manager. ended: called once with each removed link. max_sessions: may be set
-    below the Config's value. counters: of this queue manager. gone: the last GONE_MAX disconnected peers, by GUID;
-    another thread may copy it.
-    """
+    below the Config's value. counters: of this queue manager. histories: of its peers."""
 
     def __init__(self, guid: bytes, config: Config, operator: Operator, ended: Callable[[PeerLink], None]) -> None:
         self.max_sessions = config.max_sessions
         self.counters = Counters()
-        self.gone: dict[bytes, Gone] = {}
+        self.histories = PeerHistories()
         self._guid = guid
         self._config = config
         self._operator = operator
@@ -324,7 +315,7 @@ class Links:
                 "lost; give the name to this one by `ordack board provision --replace`, or in [names]",
                 peer=link.address,
             )
-        self.gone.pop(link.peer, None)
+        link.history = self.histories.of(link.peer)
         same = self._by_guid.setdefault(link.peer, [])
         same.append(link)
         elsewhere = [
@@ -487,7 +478,6 @@ class Links:
             same.remove(link)
             if not same:
                 del self._by_guid[link.peer]
-                if len(self.gone) >= GONE_MAX:
-                    del self.gone[next(iter(self.gone))]
-                self.gone[link.peer] = Gone(link.name, link.address, link.heard)
+            history = self.histories.of(link.peer)
+            history.name, history.address, history.heard = link.name, link.address, link.heard
         self._ended(link)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mqqb import guids
 
 from ordack.broker import status
+from ordack.broker.peer_history import SPAN_S
 from ordack.broker.status import is_full, is_kept, refused_text
 from ordack.config.names import PeerNames, counted
 from ordack.store import Store, StoreError, StoreFull
@@ -65,15 +66,21 @@ def sentence(manager: Manager) -> str:
 
 class Overview:
     """The overview of one queue manager, for one thread with its own connection to the store. samples: (seconds since
-    1970, messages in local queues, messages to be sent or acknowledged)."""
+    1970, messages in local queues, messages to be sent or acknowledged, messages that came from peers and applications,
+    messages that went to them)."""
 
     def __init__(self, manager: Manager) -> None:
-        self.samples: deque[tuple[float, int, int]] = deque(maxlen=SAMPLES_MAX)
+        self.samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=SAMPLES_MAX)
         self._manager = manager
 
     def sample(self, store: Store) -> None:
         """Keep a sample of now. Raises StoreError."""
-        self.samples.append((round(time.time(), 1), store.queues.total(), store.outgoing.total()))
+        links, applications = self._manager.links, self._manager.applications
+        links.histories.sample(time.monotonic())
+        peers = [counts for _, counts in links.counters.peers]
+        came = applications.sent + sum(counts.received for counts in peers)
+        went = applications.removed + sum(counts.sent for counts in peers)
+        self.samples.append((round(time.time(), 1), store.queues.total(), store.outgoing.total(), came, went))
 
     def shown(self, store: Store) -> dict[str, Any]:
         """The whole overview, ready for JSON. Raises StoreError."""
@@ -83,10 +90,10 @@ class Overview:
             (queue for queue in told["outgoing"] if queue["messages"] or queue["on_hold"]),
             key=lambda queue: (queue["oldest_sent"] is None, queue["oldest_sent"] or 0, queue["format_name"]),
         )
-        peers = self._peers(PeerNames.kept(store.names()))
+        peers, histories = self._peers(PeerNames.kept(store.names())), self._manager.links.histories
         return {
             "time": time.time(),
-            "sample_s": SAMPLE_S,
+            "span_s": SPAN_S,
             **{name: told[name] for name in ("store", "guid", "since", "process", "listening", "room", "serial")},
             "problems": told["problems"][:PROBLEMS_MAX],
             "problem_count": len(told["problems"]),
@@ -99,7 +106,7 @@ class Overview:
                 for queue in waiting[:ROWS_MAX]
             ],
             "outgoing_count": len(waiting),
-            "peers": peers[:ROWS_MAX],
+            "peers": [{**peer, "history": histories.spans(peer["history"])} for peer in peers[:ROWS_MAX]],
             "peer_count": len(peers),
             "connected": sum(peer["sessions"] > 0 for peer in peers),
             "samples": list(self.samples),
@@ -110,12 +117,12 @@ class Overview:
         now = time.monotonic() * 1000
         links = self._manager.links
         found: dict[bytes, dict[str, Any]] = {
-            guid: {"via": gone.name, "address": gone.address, "sessions": 0, "heard": gone.heard}
-            for guid, gone in links.gone.copy().items()
+            guid: {"via": past.name, "address": past.address, "sessions": 0, "heard": past.heard, "history": past}
+            for guid, past in links.histories.copy().items()
         }
         for link in links.snapshot():
             if link.was_open:
-                peer = found.setdefault(link.peer, {"heard": link.heard, "sessions": 0})
+                peer = found.setdefault(link.peer, {"heard": link.heard, "sessions": 0, "history": link.history})
                 peer |= {
                     "via": link.name,
                     "address": link.address,

@@ -19,6 +19,7 @@ function draw(tag, attributes, ...children) {
 }
 
 const count = value => number.format(value);
+const rounded = value => number.format(value < 10 ? Number(value.toFixed(1)) : Math.round(value));
 const many = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 const clock = seconds => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 const moment = seconds => new Date(seconds * 1000).toLocaleString("en-GB", {dateStyle: "medium", timeStyle: "medium"});
@@ -48,19 +49,18 @@ function round(value) {  // up to a round end of a scale
   return [1, 2, 5, 10].map(digit => digit * power).find(limit => limit >= value * 0.999);
 }
 
-// The newest sample is at the right: its time, messages here, messages to be sent.
-function plot(place, samples) {
+// Two lines. A sample is a time and two values; the newest one is at the right. told: a text for both values.
+function plot(place, samples, told) {
   if (!samples.length) {
     place.replaceChildren(make("p", {className: "quiet"}, "The first figures follow in a few seconds."));
     return;
   }
   const width = Math.max(place.clientWidth, 240), height = 190, left = 46, top = 8, bottom = 22, right = 6;
   const last = samples[samples.length - 1], newest = last[0], oldest = Math.min(samples[0][0], newest - 60);
-  const most = round(Math.max(10, ...samples.flatMap(([, here, away]) => [here, away])));
+  const most = round(Math.max(1, ...samples.flatMap(([, here, away]) => [here, away])));
   const x = time => left + (time - oldest) / (newest - oldest) * (width - left - right);
   const y = value => top + (1 - value / most) * (height - top - bottom);
-  const told = `${count(last[1])} here, ${count(last[2])} to be sent`;
-  const svg = draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told});
+  const svg = draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told(...last.slice(1, 3).map(count))});
   for (const part of [0, 0.5, 1]) {
     svg.append(draw("line", {class: "grid", x1: left, x2: width - right, y1: y(part * most), y2: y(part * most)}));
     svg.append(draw("text", {x: left - 6, y: y(part * most) + 4, "text-anchor": "end"}, number.format(part * most)));
@@ -72,6 +72,20 @@ function plot(place, samples) {
     svg.append(draw("circle", {class: "dot " + name, cx: x(newest), cy: y(last[place + 1]), r: 3}));
   });
   place.replaceChildren(svg);
+}
+
+// Messages a second, in and out, between each sample and the one before.
+function rates(samples) {
+  return samples.slice(1).map((one, at) => [one[0], ...[3, 4].map(place => Math.max(0, one[place] - samples[at][place]) / Math.max(0.1, one[0] - samples[at][0]))]);
+}
+
+// A bar for each span of a peer's history.
+function sparkline(history, seconds) {
+  if (!history.length) return [];
+  const sum = history.reduce((one, other) => one + other), most = Math.max(1, ...history);
+  const text = `${many(sum, "message")} in ${span(history.length * seconds)}, at most ${count(Math.max(...history))} in ${span(seconds)}`;
+  return [draw("svg", {class: "spark", viewBox: `0 0 ${3 * history.length} 20`, role: "img", "aria-label": text}, draw("title", {}, text),
+    ...history.map((value, at) => draw("rect", {x: 3 * at, width: 2, y: value ? 18 - 17 * value / most : 19, height: value ? 2 + 17 * value / most : 1})))];
 }
 
 // ---- the overview
@@ -92,8 +106,10 @@ function verdict(told) {
 }
 
 function figures(told) {
-  const last = told.samples[told.samples.length - 1];
+  const last = told.samples[told.samples.length - 1], rate = rates(told.samples.slice(-7)), mean = place => rate.length ? rounded(rate.reduce((sum, one) => sum + one[place], 0) / rate.length) : "–";
   const rows = [
+    ["Messages a second, in", mean(1)],
+    ["Messages a second, out", mean(2)],
     ["Messages in local queues", last ? count(last[1]) : "–"],
     ["Messages in outgoing queues", last ? count(last[2]) : "–"],
     ["Connected peers", `${count(told.connected)} of ${count(told.peer_count)}`],
@@ -162,11 +178,13 @@ function peers(told) {
     cell("", "", make("span", {className: "strong"}, short(line.host)), " ", make("span", {className: "small"}, "serial line")),
     cell("", "", make("span", {className: "badge " + (line.state === "Connected" ? "yes" : "")}, line.state)),
     cell("", "number"),
+    cell("", ""),
     cell("", "", name(line.serial))));
   const rows = told.peers.slice(0, SHOWN).map(peer => make("tr", {},
     cell("", "", make("span", {className: "strong"}, short(peer.name ?? peer.via)), " ", make("span", {className: "name small"}, peer.guid)),
     cell("", "", make("span", {className: "badge " + (peer.sessions ? "yes" : "")}, peer.sessions > 1 ? `${peer.sessions} sessions` : peer.sessions ? "connected" : "disconnected")),
     cell("heard", "number", `${span(peer.silent_s)} ago`),
+    cell("", "", ...sparkline(peer.history, told.span_s)),
     cell("", "", name(peer.address))));
   document.querySelector("#peers tbody").replaceChildren(...lines, ...rows);
   const more = told.peer_count - Math.min(told.peers.length, SHOWN);
@@ -179,7 +197,8 @@ function show(told) {
   $("served").textContent = told.since ? `served since ${moment(told.since)} by process ${told.process}, listening on ${told.listening}` : "";
   verdict(told);
   figures(told);
-  plot($("depth"), told.samples);
+  plot($("depth"), told.samples, (here, away) => `${here} here, ${away} to be sent`);
+  plot($("rate"), rates(told.samples), (here, away) => `${here} in, ${away} out`);
   waiting(told);
   queues(told);
   peers(told);
