@@ -67,11 +67,11 @@ class Mishaps:
             if self.made:
                 had = await self.readings("--peek")
                 (self.folder / "store").rename(self.folder / f"store-{self.made}")
-                await self.manager.command("init", "--from", "backup")
+                await self.manager.command("store", "restore", "backup")
                 self.gone |= had - await self.readings("--peek")
                 await asyncio.sleep(self.manager.life)
             else:
-                await self.manager.command("backup", "backup")
+                await self.manager.command("store", "backup", "backup")
         self.made += 1
 
     async def readings(self, *words: str) -> set[int]:

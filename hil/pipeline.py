@@ -46,8 +46,22 @@ LOOK_S = 0.1  # between two looks at the table
 QUICK_START = tuple(  # because each life is short
     f"{name}={value}" for name, value in ({"spark.driver.extraJavaOptions": QUICK_JVM} | INTERPRETED).items()
 )
-EXPORT = ("export", QUEUE, "--store", "store", "--to", SEGMENTS, "--follow", "--json", "--rows", "25", "--age", "0.2")
-INGEST = ("pipeline", "ingest", SEGMENTS, "--to", TABLE, "--continuous", "--interval", "0.1", "--json")
+EXPORT = (
+    "table",
+    "export",
+    QUEUE,
+    "--store",
+    "store",
+    "--to",
+    SEGMENTS,
+    "--follow",
+    "--json",
+    "--rows",
+    "25",
+    "--age",
+    "0.2",
+)
+INGEST = ("table", "ingest", SEGMENTS, "--to", TABLE, "--continuous", "--interval", "0.1", "--json")
 SPARK = ("--master", "local[2]", *(word for one in QUICK_START for word in ("--conf", one)))
 
 

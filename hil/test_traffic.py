@@ -58,7 +58,7 @@ def test_a_violation_that_the_audit_finds_is_found(tmp_path: Path) -> None:
         folder = tmp_path / str(violations)
         made = capture_generator.generate(3, folder, violations=violations, faults=[])
         made.paths[0].rename(folder / CAPTURE)
-        found = [sentence for sentence in judge(ORDACK, folder) if "`ordack audit`" in sentence]
+        found = [sentence for sentence in judge(ORDACK, folder) if "`ordack capture audit`" in sentence]
         assert bool(found) is violations
         kinds = {planted.kind for planted in made.planted if planted.certain}
     assert kinds, "the capture has a planted violation"

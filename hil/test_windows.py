@@ -451,7 +451,7 @@ def test_the_capture_of_all_of_it_has_no_violation(trial: Trial) -> None:
     trial.client.send_many(trial.letter(queue, n) for n in range(1, MANY + 1))
     assert trial.take_there(queue, MANY)[0] == list(range(1, MANY + 1))
     trial.stop()
-    done = ordack("audit", "--no-spark", "--json", *sorted(trial.capture.parent.glob("capture*.pcapng")))
+    done = ordack("capture", "audit", "--no-spark", "--json", *sorted(trial.capture.parent.glob("capture*.pcapng")))
     trial.start()
     said = json.loads(done.stdout.splitlines()[-1])
     assert not any(said["violations"].values()), done.stdout  # a kill costs the end of its file

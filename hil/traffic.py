@@ -1,8 +1,8 @@
 """The traffic of a campaign, captured at the link and judged by the specification.
 
 Ledger and queue show the outcome of the readings. They hide protocol faults that the other end repaired. The capture
-shows such faults: `ordack audit` reads the transactional streams, and `window_faults` checks each connection against
-the rules of windows and acknowledgements.
+shows such faults: `ordack capture audit` reads the transactional streams, and `window_faults` checks the windows and
+acknowledgements of each connection.
 """
 
 import json
@@ -44,13 +44,15 @@ def judge(ordack: Sequence[str], folder: Path) -> list[str]:
     """The violations of the specification in the captures in `folder`, a sentence each. Raises OSError, ValueError,
     subprocess.SubprocessError if the `ordack` commands cannot read them."""
     captures = sorted(folder.glob(f"{Path(CAPTURE).stem}*{Path(CAPTURE).suffix}"))
-    packets = [packet for capture in captures for packet in _json_lines((0, 3), *ordack, "decode", capture)]
+    packets = [packet for capture in captures for packet in _json_lines((0, 3), *ordack, "capture", "decode", capture)]
     if not packets:
         return []
     found = window_faults(packets)[:_SHOWN]
-    if find_spec("pyspark") is not None:  # `ordack audit` needs pyspark, which `make run` does not install
-        (summary,) = _json_lines((0, 1, 3), *ordack, "audit", *captures, "--no-spark")
-        found += [f"{count} times {kind} (`ordack audit`)" for kind, count in summary["violations"].items() if count]
+    if find_spec("pyspark") is not None:  # `ordack capture audit` needs pyspark, which `make run` does not install
+        (summary,) = _json_lines((0, 1, 3), *ordack, "capture", "audit", *captures, "--no-spark")
+        found += [
+            f"{count} times {kind} (`ordack capture audit`)" for kind, count in summary["violations"].items() if count
+        ]
     return found
 
 
@@ -72,7 +74,7 @@ class _Direction:
 
 def window_faults(packets: Iterable[dict[str, Any]]) -> list[str]:
     """Violations of the window (B-118), and SessionHeaders that acknowledge without their base message (B-102, B-103,
-    B-107). packets: as `ordack decode --json` prints them."""
+    B-107). packets: as `ordack capture decode --json` prints them."""
     ends: dict[str, _Direction] = {}
     found = []
     for packet in packets:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Less work for the two processors: small jobs gain nothing from the second compiler, from threads that collect garbage,
 # from many partitions, from code that is made for each query, from plans that are made anew while they run, and from
-# what is kept of earlier ones. What starts `ordack pipeline` has the defaults of Spark; for its JVM see
+# what is kept of earlier ones. What starts `ordack table` has the defaults of Spark; for its JVM see
 # tests/run_all.py.
 SPARK = {
     "spark.driver.extraJavaOptions": f"{JVM} -Xms1g -Xmn400m",

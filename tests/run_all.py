@@ -51,7 +51,7 @@ SPARK = [f"{PIPELINE}/test_{name}.py" for name in SESSION]
 OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, HOST, BOARDS, PIPELINE)]]
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
 FAILURE = re.compile(r"(?:FAILED|ERROR) (tests|hil)/")  # likewise
-# For every JVM that a test starts, also through `ordack pipeline`, and that of tests/conftest.py: of the 15 s of
+# For every JVM that a test starts, also through `ordack table`, and that of tests/conftest.py: of the 15 s of
 # processor that a session takes for one small job, what QUICK_JVM leaves out takes 6. 4 more go into loading classes
 # that are in a file already.
 JVM = f"{QUICK_JVM} -XX:SharedArchiveFile={ROOT}/build/spark-classes.jsa -Xlog:cds=off -Xlog:cds+dynamic=off"

@@ -1,4 +1,4 @@
-"""Reads a table that `ordack pipeline ingest` has made, without Spark.
+"""Reads a table that `ordack table ingest` has made, without Spark.
 
     python3 read_table.py TABLE
 

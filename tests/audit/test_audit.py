@@ -167,7 +167,7 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
     found = tasks.run(capture.paths)
     assert bool(found.violations) is violations
     out, html = tmp_path / "out", tmp_path / "report.html"
-    done = ordack("audit", tmp_path / "captures", "--json", "--out", out, "--html", html)
+    done = ordack("capture", "audit", tmp_path / "captures", "--json", "--out", out, "--html", html)
     assert done.returncode == (1 if violations else 0), done.stderr
     assert json.loads(done.stdout) == found.summary == json.loads((out / "summary.json").read_text())
     lines = [json.loads(line) for line in (out / "violations.json").read_text().splitlines()]
@@ -182,7 +182,7 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
     first = min(report.first_time for report in found.streams)
     assert min(row["first_time"].timestamp() for row in tables["streams"]) == pytest.approx(first / 1e9, abs=1e-5)
     assert html.stat().st_size > 1000
-    text = ordack("audit", tmp_path / "captures")
+    text = ordack("capture", "audit", tmp_path / "captures")
     assert text.returncode == done.returncode
     assert ("no violations" in text.stdout) is not violations
 
@@ -199,7 +199,7 @@ def test_settings_are_passed_to_spark(sound: Path, monkeypatch: pytest.MonkeyPat
     app.command()(audit.audit)
     words = [str(sound), "--master", "spark://h:1", "--conf", "spark.x=1=2", "--conf", "spark.y="]
     assert CliRunner().invoke(app, words).exit_code == 2
-    assert given == [("spark://h:1", "ordack audit", {"spark.x": "1=2", "spark.y": ""})]
+    assert given == [("spark://h:1", "ordack capture audit", {"spark.x": "1=2", "spark.y": ""})]
 
 
 def test_the_command_with_unusable_input(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_the_command_with_unusable_input(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     for path in (text, empty, tmp_path / "missing"):
-        done = ordack("audit", path)
+        done = ordack("capture", "audit", path)
         assert done.returncode == 2
         assert path.name in done.stderr
 
@@ -235,7 +235,7 @@ def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) 
     folder.mkdir()
     (folder / "http.pcap").write_bytes(http.read_bytes())
     for arguments in ([http, "--out", tmp_path / "out"], ["--follow", folder, "--checkpoint", checkpoint, "--once"]):
-        done = ordack("audit", *arguments)
+        done = ordack("capture", "audit", *arguments)
         assert (done.returncode, done.stdout) == (2, "")
         assert "nothing to judge: no packet of the protocol in " in done.stderr
         assert (
@@ -257,7 +257,7 @@ def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) 
 def test_audit_reports_unwritable_output_path_without_errno(tmp_path: Path, option: str, path: str, text: str) -> None:
     (tmp_path / "file").touch()
     capture = capture_generator.generate(21, tmp_path / "captures", violations=False, faults=[])
-    done = ordack("audit", *capture.paths, option, tmp_path / path)
+    done = ordack("capture", "audit", *capture.paths, option, tmp_path / path)
     assert done.returncode == 2
     said = " ".join(done.stderr.replace("│", " ").split())
     assert text in said
@@ -318,7 +318,7 @@ def test_incomplete_evidence_has_an_exit_status_of_its_own(
         (folder / "a.pcap").rename(folder / "a.pcap2")
         (folder / "a.pcap").write_bytes(data[:24] + struct.pack("<IIII", 1, 0, 0, 0))
     where = ["--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once"] if follow else [folder]
-    done = ordack("audit", *where, "--json", "--html", tmp_path / "page.html")
+    done = ordack("capture", "audit", *where, "--json", "--html", tmp_path / "page.html")
     assert done.returncode == status, done.stderr
     [said] = map(json.loads, done.stdout.splitlines())
     assert said["verdict"] == ("incomplete" if status else "no violations")
@@ -328,7 +328,7 @@ def test_incomplete_evidence_has_an_exit_status_of_its_own(
     )
     assert page
     assert page[1] == ("unknown" if status else "clean")
-    text = ordack("audit", *where)
+    text = ordack("capture", "audit", *where)
     assert text.returncode == status
     sentence = text.stdout.splitlines()[-1]
     assert (
@@ -358,10 +358,10 @@ def test_connections_of_another_protocol_are_counted_apart(
     else:
         where = ["--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once"]
         where = where if form == "follow" else [folder]
-        done = ordack("audit", *where, "--json", "--html", tmp_path / "page.html")
+        done = ordack("capture", "audit", *where, "--json", "--html", tmp_path / "page.html")
         assert done.returncode == status, done.stdout
         summary = json.loads(done.stdout)
-        text = ordack("audit", *where)
+        text = ordack("capture", "audit", *where)
         assert text.returncode == status
         for shown in (text.stdout, (tmp_path / "page.html").read_text()):
             assert ("1 other connection never spoke the protocol" in shown) == (not status)
@@ -380,9 +380,9 @@ def test_audit_sorts_frames_of_unordered_captures(tmp_path: Path, form: str) -> 
     folder = tmp_path / form
     capture = capture_generator.generate(10, folder, violations=False, faults=[], form=form)
     assert sum(map(columnar.is_capture, map(str, capture.paths))) == (2 if form == "tap" else 1)
-    done = ordack("audit", folder, "--json")
+    done = ordack("capture", "audit", folder, "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, wanted)
-    done = ordack("audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
+    done = ordack("capture", "audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, wanted)
     assert shares.run(capture.paths, 5).summary == wanted
 
@@ -393,7 +393,7 @@ def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:
         result = tasks.run(made.paths)
         if any(result.summary["violations"].values()) and result.summary["incomplete"]:
             assert result.summary["verdict"] == "violations"
-            assert ordack("audit", *made.paths).returncode == 1
+            assert ordack("capture", "audit", *made.paths).returncode == 1
             return
     pytest.fail("no capture has both")
 

@@ -59,11 +59,11 @@ def test_commands_read_a_bucket(s3: S3, plain: Path) -> None:
     url = s3.put("captures/plant.pcap", plain.read_bytes())
     s3.put("captures/notes.txt", b"of the night shift")
     with_s3 = {**ENVIRONMENT, **s3.environment}
-    done = ordack("audit", "--no-spark", "--json", "s3a://plant/captures/", environment=with_s3)
+    done = ordack("capture", "audit", "--no-spark", "--json", "s3a://plant/captures/", environment=with_s3)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["packets"] == tasks.run([plain]).summary["packets"]
     assert "notes.txt" in done.stderr
-    there, here = (ordack("decode", "--json", path, environment=with_s3) for path in (url, plain))
+    there, here = (ordack("capture", "decode", "--json", path, environment=with_s3) for path in (url, plain))
     assert (there.returncode, there.stdout) == (here.returncode, here.stdout)
 
 
@@ -122,27 +122,32 @@ def test_a_slow_server_is_waited_for(s3: S3, plain: Path) -> None:
 def test_missing_bucket_or_capture_is_reported(s3: S3, plain: Path) -> None:
     s3.put("captures/plant.pcap", plain.read_bytes())
     for command in ("audit", "decode"):
-        text = said(s3, command, "s3a://plant/captures/none.pcap", status=2)
+        text = said(s3, "capture", command, "s3a://plant/captures/none.pcap", status=2)
         assert "s3a://plant/captures/none.pcap" in text
         assert "not there" in text
-        text = said(s3, command, "s3a://planet/captures/plant.pcap", status=2)
+        text = said(s3, "capture", command, "s3a://planet/captures/plant.pcap", status=2)
         assert "the bucket planet" in text
-    text = said(s3, "audit", "s3a://plant/captures/*.pcapng", status=2)
+    text = said(s3, "capture", "audit", "s3a://plant/captures/*.pcapng", status=2)
     assert "there are no pcap or pcapng files at s3a://plant/captures/*.pcapng" in text
-    text = said(s3, "audit", "s3a://plant/other/", status=2)
+    text = said(s3, "capture", "audit", "s3a://plant/other/", status=2)
     assert "s3a://plant/other" in text
 
 
 def test_s3_key_without_access_is_reported(s3: S3, plain: Path) -> None:
     url = s3.put("plant.pcap", plain.read_bytes())
     with s3.keys_checked():
-        for command in ("audit", url), ("decode", url), ("audit", "s3a://plant/"), ("audit", "s3a://plant/*.pcap"):
+        for command in (
+            ("capture", "audit", url),
+            ("capture", "decode", url),
+            ("capture", "audit", "s3a://plant/"),
+            ("capture", "audit", "s3a://plant/*.pcap"),
+        ):
             text = said(s3, *command, status=2)
             assert "refuses this key" in text
             assert "AWS_SECRET_ACCESS_KEY" in text
         with pytest.raises(OSError, match="refuses this key"):
             path_of("s3a://plant/other").write_bytes(b"x")
-    text = said(s3, "audit", "s3a://key:secret@plant/plant.pcap", status=2)
+    text = said(s3, "capture", "audit", "s3a://key:secret@plant/plant.pcap", status=2)
     assert "has a key in it" in text
     assert "secret@" not in text
 
@@ -169,7 +174,7 @@ def test_audit_reports_full_temporary_folder(s3: S3, plain: Path, monkeypatch: p
 def test_audit_reports_unreachable_bucket_server(s3: S3, plain: Path) -> None:
     s3.put("plant.pcap", plain.read_bytes())
     nobody = {**ENVIRONMENT, **s3.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "COLUMNS": "400"}
-    done = ordack("audit", "--no-spark", "s3a://plant/plant.pcap", environment=nobody)
+    done = ordack("capture", "audit", "--no-spark", "s3a://plant/plant.pcap", environment=nobody)
     assert done.returncode == 2
     assert "no server answers at http://127.0.0.1:9" in done.stderr
 
@@ -177,8 +182,8 @@ def test_audit_reports_unreachable_bucket_server(s3: S3, plain: Path) -> None:
 def test_an_object_of_no_bytes_is_passed_over_or_told(s3: S3, plain: Path) -> None:
     s3.put("captures/plant.pcap", plain.read_bytes())
     url = s3.put("captures/empty.pcap", b"")
-    assert "is neither a pcap nor a pcapng file" in said(s3, "audit", url, status=2)
-    assert "empty.pcap" in said(s3, "audit", "--no-spark", "s3a://plant/captures", status=0)
+    assert "is neither a pcap nor a pcapng file" in said(s3, "capture", "audit", url, status=2)
+    assert "empty.pcap" in said(s3, "capture", "audit", "--no-spark", "s3a://plant/captures", status=0)
 
 
 @pytest.mark.parametrize("then", ["other", "gone", "shorter"])

@@ -1,4 +1,4 @@
-"""`ordack decode`: the JSON, the text for people, every kind of input, exit statuses."""
+"""`ordack capture decode`: the JSON, the text for people, every kind of input, exit statuses."""
 
 import io
 import json
@@ -372,11 +372,11 @@ def test_link_types_that_cannot_be_read_are_named_and_counted() -> None:
 
 @pytest.mark.parametrize("options", [["--json"], []])
 def test_decode_shows_piped_packets_immediately(options: list[str]) -> None:
-    """`tcpdump -U -w - | ordack decode -`, which ends when somebody ends it."""
+    """`tcpdump -U -w - | ordack capture decode -`, which ends when somebody ends it."""
     data = pcap([syn(999), segment(1000, FRAMES[5]), segment(1000 + len(FRAMES[5]), FRAMES[8])])
     last = len(FRAMES[8]) + 56
     buffered = {key: value for key, value in ENVIRONMENT.items() if key != "PYTHONUNBUFFERED"}
-    command = [sys.executable, "-m", "ordack", "decode", *options, "-"]
+    command = [sys.executable, "-m", "ordack", "capture", "decode", *options, "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=buffered) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -390,10 +390,10 @@ def test_decode_shows_piped_packets_immediately(options: list[str]) -> None:
 
 
 def test_a_closed_standard_input_is_said() -> None:
-    command = f"exec {sys.executable} -m ordack decode - <&-"
+    command = f"exec {sys.executable} -m ordack capture decode - <&-"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
     assert done.returncode == 2
-    assert done.stderr == "ordack decode: -: standard input is closed\n"
+    assert done.stderr == "ordack capture decode: -: standard input is closed\n"
 
 
 # ---- the text -----------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ def process(
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     path = os.pathsep.join([str(ROOT / "host"), str(ROOT / "firmware")])
     return subprocess.Popen(
-        [sys.executable, "-m", "ordack", "decode", *map(str, arguments)],
+        [sys.executable, "-m", "ordack", "capture", "decode", *map(str, arguments)],
         stdout=stdout,  # type: ignore[arg-type]
         stderr=subprocess.PIPE,
         env={**env, "PYTHONPATH": path, **environment},
@@ -483,7 +483,7 @@ def test_a_full_disk_is_said_once(tmp_path: Path, form: str, unbuffered: str, co
         with process(form, file, file, stdout=full, PYTHONUNBUFFERED=unbuffered) as running:
             _, error = running.communicate(timeout=60)
     assert running.returncode == 1
-    assert error.decode().splitlines() == ["ordack decode: standard output: No space left on device"]
+    assert error.decode().splitlines() == ["ordack capture decode: standard output: No space left on device"]
 
 
 @settings(max_examples=60)

@@ -57,17 +57,19 @@ def test_commands_read_packed_captures(plain: Path, tmp_path: Path, way: str) ->
     (folder / f"a.pcap.{way}").write_bytes(WAYS[way](plain.read_bytes()))
     (folder / "notes.txt").write_text("not a capture")
     (folder / "deeper").mkdir()
-    whole = ordack("audit", plain, "--json")
-    done = ordack("audit", folder, "--json")
+    whole = ordack("capture", "audit", plain, "--json")
+    done = ordack("capture", "audit", folder, "--json")
     assert (done.returncode, done.stdout) == (whole.returncode, whole.stdout)
     assert f"passed over in {folder}: deeper, notes.txt" in done.stderr
-    followed = ordack("audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
+    followed = ordack(
+        "capture", "audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json"
+    )
     assert (followed.returncode, followed.stdout) == (whole.returncode, whole.stdout)
     assert f"passed over: {folder}/notes.txt" in followed.stderr
-    shown = ordack("decode", "--json", folder / f"a.pcap.{way}")
-    expected = ordack("decode", "--json", plain)
+    shown = ordack("capture", "decode", "--json", folder / f"a.pcap.{way}")
+    expected = ordack("capture", "decode", "--json", plain)
     assert (shown.returncode, shown.stdout) == (expected.returncode, expected.stdout)
-    piped = ordack("decode", "--json", "-", stdin=(folder / f"a.pcap.{way}").read_bytes())
+    piped = ordack("capture", "decode", "--json", "-", stdin=(folder / f"a.pcap.{way}").read_bytes())
     assert piped.stdout == shown.stdout
 
 
@@ -86,18 +88,20 @@ def test_truncated_or_corrupt_compressed_capture_is_reported(plain: Path, tmp_pa
             continue
         assert ["what was packed" in text for _, text in result.damages] == [True]
         assert result.summary["verdict"] != "no violations"
-    assert "what was packed" in ordack("decode", path).stderr
+    assert "what was packed" in ordack("capture", "decode", path).stderr
 
 
 def test_capture_in_packed_and_plain_form_is_read_once(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "a.pcap").write_bytes(plain.read_bytes())
     (tmp_path / "a.pcap.gz").write_bytes(gzip.compress(plain.read_bytes()))
     expected = json.dumps(tasks.run([plain]).summary)
-    done = ordack("audit", tmp_path, "--json")
+    done = ordack("capture", "audit", tmp_path, "--json")
     assert json.loads(done.stdout) == json.loads(expected)
     assert "passed over" in done.stderr
     assert "a.pcap.gz" in done.stderr
-    followed = ordack("audit", "--follow", tmp_path, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
+    followed = ordack(
+        "capture", "audit", "--follow", tmp_path, "--checkpoint", tmp_path / "checkpoint", "--once", "--json"
+    )
     assert json.loads(followed.stdout) == json.loads(expected)
 
 
@@ -106,7 +110,7 @@ def test_capture_compressed_after_reading_is_not_read_again(plain: Path, tmp_pat
     folder = tmp_path / "captures"
     folder.mkdir()
     (folder / "a.pcap").write_bytes(plain.read_bytes())
-    arguments = ["audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json"]
+    arguments = ["capture", "audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json"]
     first = ordack(*arguments)
     (folder / f"a.pcap.{way}").write_bytes(WAYS[way](plain.read_bytes()))
     assert ordack(*arguments).stdout == first.stdout

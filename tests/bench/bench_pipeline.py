@@ -149,7 +149,7 @@ def spark_session() -> Any:
 
 # ---- ingest: segments to a table, against Spark's own source of Parquet files
 
-SEGMENT_ROWS = 10_000  # as `ordack export` makes them
+SEGMENT_ROWS = 10_000  # as `ordack table export` makes them
 BODY_SCHEMA = "temperature DOUBLE, pressure INT, device STRING, at TIMESTAMP"
 
 
@@ -200,7 +200,7 @@ def write_segments(folder: Path, messages: int, seed: int, queues: int = 1, rows
 
 
 def bench_ingest(fleet: Fleet, size: int, rounds: int) -> None:
-    """`ordack pipeline ingest` of as many messages, against Spark's own stream of the same files to the same sink; then
+    """`ordack table ingest` of as many messages, against Spark's own stream of the same files to the same sink; then
     with bodies decoded, against Spark's from_json, which takes a value that does not fit for null without a word."""
     from ordack.pipeline.ingest import Job, ingest
     from pyspark.sql import functions

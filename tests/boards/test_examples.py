@@ -105,7 +105,7 @@ def test_over_the_air_update_keeps_outbox(boards: Boards, store: Path, serve: Se
         assert done.returncode == 0, done.stderr
         there = received(store, 4)
         assert there == [f"{body} {('first', 'second')[place % 2]}" for place, body in enumerate(bodies)]
-        assert command("state", "--store", store, done.stdout.split()[2]).stdout.startswith("received")
+        assert command("message", "state", "--store", store, done.stdout.split()[2]).stdout.startswith("received")
         assert board.output.count("AttributeError") == 0 or number
     board.kill()
     assert "AttributeError" in board.output
@@ -139,9 +139,11 @@ def test_update_without_flash_room_is_rejected(boards: Boards, store: Path, serv
     for _ in range(2):
         number = send_update(store, APP.format(2, "True"))
         deadline = time.monotonic() + DEADLINE_S
-        while "0xC004" not in command("state", "--store", store, number).stdout and time.monotonic() < deadline:
+        while (
+            "0xC004" not in command("message", "state", "--store", store, number).stdout and time.monotonic() < deadline
+        ):
             pass
-        assert "0xC004" in command("state", "--store", store, number).stdout
+        assert "0xC004" in command("message", "state", "--store", store, number).stdout
     board.kill()
     assert board.output.count(STARTS) == 1
     assert board.output.count("a way back: False") == 2

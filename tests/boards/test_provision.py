@@ -175,10 +175,10 @@ def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path, st
     there_are = [message["source_name"] for message in as_json("receive", "--store", store, "line1", "--peek")]
     assert there_are == ["press-3"] * 2
     captures = sorted(tmp_path.glob("plant*.pcapng"))
-    packets = as_json("decode", *captures, *names)
+    packets = as_json("capture", "decode", *captures, *names)
     users = [packet["fields"]["UserHeader"] for packet in packets if packet["packet"] == "UserMessage"]
     assert [user["SourceQueueManager_name"] for user in users] == ["press-3"] * 2
-    audit = commands.ordack("audit", *captures, *names, "--out", tmp_path / "audit")
+    audit = commands.ordack("capture", "audit", *captures, *names, "--out", tmp_path / "audit")
     assert audit.returncode == 0, audit.stderr
     [sender] = pq.read_table(tmp_path / "audit" / "senders.parquet").to_pylist()
     assert (sender["source_queue_manager"], sender["name"], sender["messages"]) == (f"{{{guid}}}", "press-3", 2)

@@ -121,15 +121,15 @@ def test_commands_take_the_name_of_a_board(store: Store, tmp_path: Path) -> None
         return " ".join((done.stdout + done.stderr).split())
 
     assert "to press 7/commands, transactional" in run("send", "press 7/commands", "--body", "on")
-    run("outgoing", "pause", "press 7/commands")
+    run("queue", "pause", "press 7/commands")
     [queue] = outgoing_of(tmp_path)
     assert (queue["format_name"], queue["on_hold"], queue["peer_name"]) == (THERE.lower(), True, "press 7")
-    run("outgoing", "resume", "PRESS 7/commands")
+    run("queue", "resume", "PRESS 7/commands")
     assert not outgoing_of(tmp_path)[0]["on_hold"]
     assert "known names are" in run("send", "press-9/commands", "--body", "on", status=2)
-    assert "known names are" in run("outgoing", "pause", "boiler/commands", status=2)
+    assert "known names are" in run("queue", "pause", "boiler/commands", status=2)
     run("send", "line/1", "--body", "on")
-    assert "removed 1 message" in run("purge", "press 7/commands", "--yes")
+    assert "removed 1 message" in run("message", "purge", "press 7/commands", "--yes")
     with Client(tmp_path) as client:
         client.send("line/1", b"moved")
         queue_of = client.queue("line/1")

@@ -84,7 +84,7 @@ def carried(paths: Iterable[Path]) -> list[bytes]:
 
 
 def messages(path: Path) -> list[dict[str, Any]]:
-    done = ordack("decode", "--json", path)
+    done = ordack("capture", "decode", "--json", path)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -46,7 +46,7 @@ pytestmark = pytest.mark.slow
 
 def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     store = tmp_path / "new"
-    assert ordack("init", "--store", store).stdout.startswith(f"new store made in {store}; next: ")
+    assert ordack("init", "--store", store).stdout.startswith(f"store created in {store}; next: ")
     assert as_json("queue", "create", "--store", store, "line1")[0]["transactional"] is True
     plain = ordack("queue", "create", "--store", store, "private$\\plain", "--non-transactional")
     assert plain.stdout == "created plain\n"
@@ -59,7 +59,9 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     table = ordack("queue", "list", "--store", store).stdout
     assert "line1" in table
     assert "transactional" in table
-    assert as_json("purge", "--yes", "--store", store, "plain") == [{"name": "plain", "removed": 1, "kept": 0}]
+    assert as_json("message", "purge", "--yes", "--store", store, "plain") == [
+        {"name": "plain", "removed": 1, "kept": 0}
+    ]
     assert ordack("queue", "delete", "--store", store, "plain").returncode == 0
     assert [queue["name"] for queue in as_json("queue", "list", "--store", store)] == ["line1"]
 
@@ -71,7 +73,7 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
         (["queue", "create", "a+b"], 2, "'+' is not allowed"),
         (["queue", "delete", "none"], 1, "there is no queue none"),
         (["queue", "delete", "order_queue$"], 1, "system queue"),
-        (["purge", "a;b"], 2, "';' is not allowed"),
+        (["message", "purge", "a;b"], 2, "';' is not allowed"),
         (["receive", "none"], 1, "there is no queue none; `ordack queue list` shows them"),
         (["receive", "plain", "--peek", "--follow"], 2, "do not go together"),
         (["receive", "plain", "--count", "-1"], 2, "count"),
@@ -92,9 +94,7 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     ],
 )
 def test_cli_explains_mistake_in_one_sentence(store: Path, arguments: list[str], status: int, text: str) -> None:
-    done = ordack(
-        *arguments[: 1 + (arguments[0] == "queue")], "--store", store, *arguments[1 + (arguments[0] == "queue") :]
-    )
+    done = ordack("--store", store, *arguments)
     assert done.returncode == status, done.stderr
     assert text in done.stderr
     assert done.stdout == ""
@@ -186,7 +186,7 @@ def test_a_body_from_a_terminal_is_asked_for(store: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    ["receive plain --json", "receive plain --peek", "queue list", "purge line1", "serve --listen 127.0.0.1:0"],
+    ["receive plain --json", "receive plain --peek", "queue list", "message purge line1", "serve --listen 127.0.0.1:0"],
 )
 def test_full_standard_output_is_reported_and_loses_no_message(store: Path, arguments: str) -> None:
     with Client(store) as client:
@@ -422,14 +422,14 @@ def test_outgoing_commands_list_pause_resume_resend_and_purge(store: Path, tmp_p
         connection = outgoing_of(store)[0].get("connection") or {"history": []}
         seen = [event["status"] for event in connection["history"]]
     for command, done in (("pause", "on hold"), ("resume", "resumed"), ("pause", "on hold")):
-        assert ordack("outgoing", command, "--store", store, name).stdout == f"{name}: {done}\n"
+        assert ordack("queue", command, "--store", store, name).stdout == f"{name}: {done}\n"
     with Client(store, look=True) as client:
         assert [queue.resends for queue in client.store.outgoing.queues()] == [1]  # a resume waits for no interval
     while outgoing_of(store)[0].get("state") != "OnHold":
         assert time.monotonic() < deadline
     assert "OnHold" in ordack("status", "--store", store).stdout
-    assert as_json("purge", "--yes", "--store", store, name) == [{"name": name, "removed": 1, "kept": 0}]
-    while (found := as_json("state", "--store", store, sent["message_id"])[0])["state"] == "waiting":
+    assert as_json("message", "purge", "--yes", "--store", store, name) == [{"name": name, "removed": 1, "kept": 0}]
+    while (found := as_json("message", "state", "--store", store, sent["message_id"])[0])["state"] == "waiting":
         assert time.monotonic() < deadline
     assert found == {
         "message_id": sent["message_id"],
@@ -444,14 +444,14 @@ def test_outgoing_commands_list_pause_resume_resend_and_purge(store: Path, tmp_p
     assert running.stop()[0] == 0
     [letter] = as_json("receive", "--store", store, "system$;deadxact")
     assert (letter["class"], letter["message_id"], letter["in_doubt"]) == (0x8001, sent["message_id"], False)
-    text = ordack("state", "--store", store, sent["message_id"])
+    text = ordack("message", "state", "--store", store, sent["message_id"])
     assert (text.returncode, text.stdout) == (
         0,
         "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED); final\n",
     )
 
 
-@pytest.mark.parametrize("command", [["outgoing", "pause"], ["outgoing", "resume"], ["purge"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["queue", "pause"], ["queue", "resume"], ["message", "purge"]], ids=" ".join)
 def test_cli_reports_missing_outgoing_queue(store: Path, command: list[str]) -> None:
     done = ordack(*command, "--store", store, "DIRECT=OS:nobody\\private$\\q")
     assert (done.returncode, done.stdout) == (1, "")
@@ -459,7 +459,7 @@ def test_cli_reports_missing_outgoing_queue(store: Path, command: list[str]) -> 
 
 
 def test_nothing_known_of_a_message_is_a_negative_answer(store: Path) -> None:
-    done = ordack("state", "--store", store, 5, "--json")
+    done = ordack("message", "state", "--store", store, 5, "--json")
     assert (done.returncode, json.loads(done.stdout)) == (1, {"message_id": 5, "state": None})
 
 
@@ -468,9 +468,9 @@ def test_sender_sees_received_state_and_acknowledgements(store: Path) -> None:
     asked = {"acknowledge": ["receive", "reach-queue"], "administration_queue": "plain"}
     with Client(store) as client:
         message_id = client.send("line1", b"x", journal=True, **asked).message_id  # type: ignore[arg-type]
-    assert as_json("state", "--store", store, message_id)[0]["state"] == "stored at destination"
+    assert as_json("message", "state", "--store", store, message_id)[0]["state"] == "stored at destination"
     as_json("receive", "--store", store, "line1")
-    assert as_json("state", "--store", store, message_id)[0]["state"] == "received"
+    assert as_json("message", "state", "--store", store, message_id)[0]["state"] == "received"
     acknowledgements = as_json("receive", "--store", store, "plain", "--all")
     assert [ack["class"] for ack in acknowledgements] == [0x0002, 0x4000]
     assert len({ack["correlation_id"] for ack in acknowledgements}) == 1
@@ -482,11 +482,11 @@ def test_sender_sees_received_state_and_acknowledgements(store: Path) -> None:
 def test_identity_is_renewed_only_while_serve_is_stopped(store: Path) -> None:
     old = guid_of(store)
     running = Serve(store)
-    refused = ordack("init", "--store", store, "--renew-identity")
+    refused = ordack("store", "renew-identity", "--store", store)
     assert refused.returncode == 1
     assert "is running" in refused.stderr
     running.stop()
-    [new] = as_json("init", "--store", store, "--renew-identity")
+    [new] = as_json("store", "renew-identity", "--store", store)
     assert new["guid"] == guid_of(store) != old
 
 
@@ -507,7 +507,7 @@ def test_journal_copies_that_fill_the_quota_are_named(store: Path, tmp_path: Pat
     away.stop()
     serve.stop()
     for text in (done.stderr, said, shown):
-        assert re.search(r"the quota is 20000 bytes.*system\$;journal has most.*3 messages.*ordack purge", text), text
+        assert re.search(r"the quota is 20000 bytes.*system\$;journal has most.*3 messages.*message purge", text), text
     table = ordack("queue", "list", "--store", store).stdout
     assert re.search(r"system\$;journal *│ *│ *3 │", table), table
     [journal] = [queue for queue in as_json("queue", "list", "--store", store) if queue["system"]]

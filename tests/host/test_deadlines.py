@@ -20,7 +20,7 @@ LATER_S = 600  # that a busy machine may need between two looks at the clock
 
 
 def _shown(store: Path, message_id: int) -> dict[str, Any]:
-    [told] = as_json("state", "--store", store, message_id)
+    [told] = as_json("message", "state", "--store", store, message_id)
     return {name: told[name] for name in ("state", "deadline", "final")}
 
 
@@ -50,7 +50,7 @@ def test_the_deadline_is_shown_to_operators_and_applications(
     shown = _shown(store, message_id)
     assert (shown["deadline"], shown["final"]) == (state.deadline, state.is_final)
     assert not state.is_final
-    text = ordack("state", "--store", store, message_id).stdout
+    text = ordack("message", "state", "--store", store, message_id).stdout
     assert "; not final" in text
     if after is None:
         assert state.deadline is None

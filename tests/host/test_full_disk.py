@@ -111,7 +111,7 @@ def test_emptied_store_accepts_as_much_as_before(disk: Path, way: str) -> None:
             if way == "receive":
                 assert _empty(client, "line1") == first
             else:
-                assert as_json("purge", "--yes", "--store", store, "line1")[0]["removed"] == first
+                assert as_json("message", "purge", "--yes", "--store", store, "line1")[0]["removed"] == first
             again, _ = _fill(client, "line1")
             assert again >= first - 1  # what the numbers, outcomes and the log of the store have taken
             first = again

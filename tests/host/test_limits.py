@@ -42,7 +42,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 def test_an_audit_of_thousands_of_files(captured: tuple[Path, dict[str, Any]]) -> None:
     folder, expected = captured
-    done = _ordack("audit", folder, "--json")
+    done = _ordack("capture", "audit", folder, "--json")
     assert done.returncode in (0, 1, 3), done.stderr
     assert json.loads(done.stdout) == json.loads(json.dumps(expected))
 
@@ -53,7 +53,7 @@ def test_an_export_of_many_queues(tmp_path: Path) -> None:
         for name in names:
             client.create_queue(name, transactional=False)
             client.send(name, name.encode())
-    done = _ordack("export", *names, "--store", tmp_path / "store", "--to", tmp_path / "segments", "--json")
+    done = _ordack("table", "export", *names, "--store", tmp_path / "store", "--to", tmp_path / "segments", "--json")
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["queue"] for line in done.stdout.splitlines()] == names
     assert len(list((tmp_path / "segments").glob("*.parquet"))) == QUEUES

@@ -284,7 +284,7 @@ def test_rejecting_stream_is_problem_until_incoming_reset(tmp_path: Path) -> Non
     run(world, 62_000)
     [problem] = problems()
     assert "01010101-0101-0101-0101-010101010101" in problem
-    assert "ordack incoming reset" in problem
+    assert "ordack store reset-stream" in problem
     [stream] = status.incoming(host.store)
     assert (stream["sequence_id"], stream["sequence_number"]) == ((1 << 64) - 1, 1)
     assert stream["reject_count"] > 3

@@ -1,4 +1,4 @@
-"""`ordack move`: dead letters, copies and poison messages are sent again, each once, and nothing is lost on the way."""
+"""`ordack message move` sends dead letters, copies and poison messages again, each once; nothing is lost."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_failed_move_leaves_message_in_one_queue(client: Client, clock: Clock, m
 
 
 def ordack(client: Client, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return command.ordack("move", "--store", client.store.folder, *arguments)
+    return command.ordack("message", "move", "--store", client.store.folder, *arguments)
 
 
 def test_the_command_moves_one_and_says_which(client: Client, clock: Clock) -> None:

@@ -91,7 +91,7 @@ def test_a_queue_has_any_name_that_msmq_allows(store: Path, name: str) -> None:
         assert message.body == b"21.5"
     assert [sender.stop()[0], serve.stop()[0]] == [0, 0]
     assert as_json("send", "--store", store, name.upper(), "--body", "x")[0]["delivery"] == "transactional"
-    assert ordack("export", name, "--store", store, "--to", store / "segments").returncode == 0
+    assert ordack("table", "export", name, "--store", store, "--to", store / "segments").returncode == 0
     assert ordack("queue", "delete", "--yes", "--store", store, name).returncode == 0
 
 
@@ -103,13 +103,13 @@ def test_the_commands_take_the_spellings_of_msmq(store: Path) -> None:
     assert as_json("receive", "--store", store, ".\\XactDeadLetter$") == []
     assert as_json("receive", "--store", store, "FormatName:DIRECT=OS:.\\SYSTEM$;DEADXACT") == []
     assert ordack("queue", "quota", "--store", store, ".\\private$\\here", "5").returncode == 0
-    for command in (["queue", "create"], ["purge"], ["receive"]):
+    for command in (["queue", "create"], ["message", "purge"], ["receive"]):
         swallowed = ordack(*command, "--store", store, "private$line2")
         assert swallowed.returncode == 2
         assert "in single quotes, as in 'private$\\line1'" in swallowed.stderr
     as_json("send", "--store", store, "plant\\private$\\q", "--body", "x")
     assert [queue["format_name"] for queue in outgoing_of(store)] == ["direct=os:plant\\private$\\q"]
-    assert ordack("outgoing", "pause", "--store", store, "FormatName:Direct=OS:PLANT\\private$\\Q").returncode == 0
+    assert ordack("queue", "pause", "--store", store, "FormatName:Direct=OS:PLANT\\private$\\Q").returncode == 0
     with Client(store) as client:
         client.send("line1", b"x", acknowledge=["receive"], administration_queue="plant\\private$\\admin")
         assert client.queue(".\\private$\\LINE1").name == "line1"

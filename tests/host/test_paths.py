@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -57,7 +58,7 @@ def store(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("named", ["s3a://key:secret@bucket/x", "C:\\x"])
 def test_export_refuses_unsupported_path_and_keeps_messages(store: Path, named: str) -> None:
     before = sorted(store.parent.iterdir())
-    done = _ordack(store.parent, "export", "plain", "--store", store, "--to", named)
+    done = _ordack(store.parent, "table", "export", "plain", "--store", store, "--to", named)
     assert done.returncode == 2
     assert named.replace("key:secret", "...") in done.stderr
     assert "'--to'" in done.stderr
@@ -69,10 +70,10 @@ def test_export_refuses_unsupported_path_and_keeps_messages(store: Path, named: 
     assert sorted(store.parent.iterdir()) == before
 
 
-@pytest.mark.parametrize("command", [("pipeline", "ingest"), ("audit", "--no-spark"), ("decode",)], ids=" ".join)
-def test_unsupported_url_error_names_local_and_s3_paths(store: Path, command: tuple[str, ...]) -> None:
-    more = ("--to", "new") if command[0] == "pipeline" else ()
-    done = _ordack(store.parent, *command, "hdfs://name:8020/x", *more)
+@pytest.mark.parametrize("command", ["table ingest", "capture audit --no-spark", "capture decode"], ids=" ".join)
+def test_unsupported_url_error_names_local_and_s3_paths(store: Path, command: str) -> None:
+    more = ("--to", "new") if command == "table ingest" else ()
+    done = _ordack(store.parent, *command.split(), "hdfs://name:8020/x", *more)
     assert done.returncode == 2
     assert "is a URL of hdfs, and only paths of this machine and of S3" in done.stderr
     assert not (store.parent / "new").exists()
@@ -80,16 +81,16 @@ def test_unsupported_url_error_names_local_and_s3_paths(store: Path, command: tu
 
 def _options() -> Iterator[tuple[str, str, Any]]:
     """Command, name and parser of each option and argument that is a path."""
-    groups = [("", cli.command_line()), *((f"{name} ", group) for name, group in cli.GROUPS.items())]
-    for prefix, group in groups:
-        for command in group.registered_commands:
-            function: Callable[..., Any] | None = command.callback
-            assert function
+    for place in cli.COMMANDS.values():
+        module, _, attribute = place.partition(".")
+        made = getattr(importlib.import_module(f"ordack.cli.{module}"), attribute)
+        functions = [one.callback for one in made.registered_commands] if isinstance(made, typer.Typer) else [made]
+        for function in functions:
             for name, hint in get_type_hints(function, include_extras=True).items():
                 kind, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
                 if Path in (kind, *get_args(kind)) or Path in [arg for one in get_args(kind) for arg in get_args(one)]:
                     yield (
-                        prefix + function.__name__,
+                        function.__name__,
                         name,
                         next((one.parser for one in more if isinstance(one, typer.models.ParameterInfo)), None),
                     )
@@ -115,7 +116,7 @@ def test_audit_and_decode_refuse_unsupported_paths(named: str) -> None:
 @pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "FILE:{}"])
 def test_a_file_url_of_this_machine_is_the_path_in_it(store: Path, form: str) -> None:
     folder = store.parent / "segments"
-    done = _ordack(store.parent, "export", "plain", "--store", form.format(store), "--to", form.format(folder))
+    done = _ordack(store.parent, "table", "export", "plain", "--store", form.format(store), "--to", form.format(folder))
     assert (done.returncode, done.stderr) == (0, "")
     assert len(list(folder.glob("plain-*.parquet"))) == 1
     assert sorted(path.name for path in store.parent.iterdir()) == ["segments", "store"]

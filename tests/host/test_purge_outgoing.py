@@ -1,4 +1,4 @@
-"""`ordack purge` at any moment: whatever `serve` is doing, what was withdrawn comes to its end at once, and
+"""`ordack message purge` at any moment: whatever `serve` is doing, what was withdrawn comes to its end at once, and
 what had not left is never sent (C-29)."""
 
 from __future__ import annotations

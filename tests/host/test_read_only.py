@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ordack.cli import COMMANDS
+from ordack.cli.common import default_store
 from ordack.client import Client
 from ordack.store import StoreBusy
 from ordack.store.look import ReadOnlyStore
@@ -107,7 +109,7 @@ def _same_for_nobody(store: Path, *more: list[str]) -> None:
 def test_looks_need_no_permission_to_write_and_see_the_same(others: Path) -> None:
     """While nobody has it open, while serve runs, and when that was killed."""
     [sent] = as_json("send", "--store", others, "line1", "--body", "3")
-    state = ["state", str(sent["message_id"])]
+    state = ["message", "state", str(sent["message_id"])]
     _same_for_nobody(others, state)
     shown, _ = _as_nobody(others, ["status"])
     assert "no queue manager runs" in shown
@@ -124,11 +126,11 @@ def test_looks_need_no_permission_to_write_and_see_the_same(others: Path) -> Non
 def test_backup_of_read_only_store_is_complete(others: Path, tmp_path: Path) -> None:
     if os.geteuid():
         others.chmod(0o500)
-        [made] = as_json("backup", "--store", others, tmp_path / "backup")
+        [made] = as_json("store", "backup", "--store", others, tmp_path / "backup")
         others.chmod(0o700)  # to be removed
     else:
         others.parent.chmod(0o777)
-        shown = _as_nobody(others, ["backup", "STORE.ordack", "--json"])[0]
+        shown = _as_nobody(others, ["store", "backup", "STORE.ordack", "--json"])[0]
         made = json.loads(shown.splitlines()[0])
         assert Path(f"{others}.ordack").owner() == "nobody"
     assert (made["messages"], made["outgoing"]) == (3, 1)
@@ -179,7 +181,7 @@ def test_init_and_serve_create_make_a_store(tmp_path: Path) -> None:
     assert f"ordack serve --store {tmp_path}/new" in made.stdout
     guid = guid_of(tmp_path / "new")
     again = ordack("init", "--store", tmp_path / "new")
-    assert (again.returncode, "there is a store in" in again.stderr) == (1, True)
+    assert (again.returncode, "already contains a store" in again.stderr) == (1, True)
     assert ordack("serve", "--create", "--store", tmp_path / "new", "--listen", "nowhere").returncode == 2
     assert guid_of(tmp_path / "new") == guid
 
@@ -198,14 +200,29 @@ def test_the_store_comes_from_the_environment_too(store: Path, monkeypatch: pyte
     assert ordack("queue", "list", "--store", store / "other").returncode == 1
     monkeypatch.setitem(ENVIRONMENT, "ORDACK_STORE", "s3a://bucket/x")
     assert ordack("queue", "create", "q").returncode == 2
+    assert [queue["name"] for queue in as_json("--store", store, "queue", "list")] == ["line1", "plain"]
+
+
+def test_plain_init_makes_the_default_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("ORDACK_STORE", raising=False)
+    assert default_store() == str(tmp_path / "ordack")
+
+
+def test_help_fits_one_screen() -> None:
+    lines = ordack("--help").stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert all(any(line.startswith(f"  {name} ") for line in lines) for name in COMMANDS)
 
 
 @pytest.mark.parametrize(
     ("words", "name", "lost"),
     [
         (["queue", "delete"], "plain", "2 messages in plain would be deleted, too"),
-        (["purge"], "plain", "2 messages in plain would be removed"),
-        (["purge"], "DIRECT=OS:a\\private$\\b", "2 messages in DIRECT=OS:a\\private$\\b would be removed"),
+        (["message", "purge"], "plain", "2 messages in plain would be removed"),
+        (["message", "purge"], "DIRECT=OS:a\\private$\\b", "2 messages in DIRECT=OS:a\\private$\\b would be removed"),
     ],
 )
 def test_destructive_command_needs_confirmation(store: Path, words: list[str], name: str, lost: str) -> None:

@@ -57,7 +57,7 @@ def _why(store: Path, message_id: int, pattern: str) -> str:
     """What `state` says of a message, as soon as that is like the pattern."""
 
     def matching() -> str:
-        said = re.sub(r"; (not )?final.*\n", "", ordack("state", "--store", store, message_id).stdout)
+        said = re.sub(r"; (not )?final.*\n", "", ordack("message", "state", "--store", store, message_id).stdout)
         return said if re.fullmatch(pattern, said) else ""
 
     found: str = _until(matching, pattern)
@@ -71,7 +71,7 @@ def _send(store: Path, destination: str = AWAY, sent_ago: float = 0, **propertie
 
 def test_status_reports_unserved_store(store: Path) -> None:
     message_id = _send(store, sent_ago=8000)
-    said = ordack("state", "--store", store, message_id).stdout
+    said = ordack("message", "state", "--store", store, message_id).stdout
     assert said == "waiting 2 h: no queue manager runs on this store, start `ordack serve`; not final\n"
     done = ordack("status", "--store", store)
     assert done.returncode == 1
@@ -136,7 +136,7 @@ def test_status_healthz_and_the_page_give_one_verdict(tmp_path: Path) -> None:
             [problem] = _verdict(running)
             assert problem.startswith("2 dead letters in system$;deadxact: ")
             assert running.get("/livez") == (200, '{"healthy": true, "problems": []}\n')
-            ordack("purge", "--yes", "--store", store, "system$;deadxact")
+            ordack("message", "purge", "--yes", "--store", store, "system$;deadxact")
             assert _until(lambda: not _verdict(running), "it is gone")
             _why(store, _send(store), "discarded: .*")
             [problem] = _until(lambda: _verdict(refusing), "it is told")
@@ -222,7 +222,7 @@ def test_unknown_queue_name_is_reported_at_both_ends(store: Path, tmp_path: Path
             )
         shown = ordack("receive", "--store", store, "system$;deadxact").stdout
         assert "there is no queue lime1 at 10.0.0.5; make it there" in shown
-        [told] = as_json("state", "--store", store, first)
+        [told] = as_json("message", "state", "--store", store, first)
         assert (told["class"], told["class_name"]) == (0x8000, "NACK_BAD_DST_Q")
         errors = here.stop()[2], there.stop()[2]
     for log in errors:
@@ -264,8 +264,8 @@ def test_status_names_sessions_and_reports_queue_on_hold(store: Path, tmp_path: 
         assert "served since " in done.stdout
         [queue] = outgoing_of(store)
         assert (queue["messages"], queue["why"]) == (0, "")
-        ordack("outgoing", "pause", "--store", store, queue["format_name"])
-        assert _why(store, _send(store), "waiting .*").endswith(": on hold, `ordack outgoing resume` lets it go on")
+        ordack("queue", "pause", "--store", store, queue["format_name"])
+        assert _why(store, _send(store), "waiting .*").endswith(": on hold, `ordack queue resume` lets it go on")
         assert ordack("status", "--store", store).returncode == 1
 
 
@@ -279,8 +279,8 @@ def test_incoming_streams_are_listed_and_can_be_reset(store: Path, tmp_path: Pat
         _why(away, message_id, "stored at destination")
         [stream] = _status(store)["incoming"]
         assert (stream["source"], stream["sequence_number"], stream["reject_count"]) == (guid, 1, 0)
-        assert as_json("incoming", "list", "--store", store) == [stream]
-        assert guid in ordack("incoming", "list", "--store", store).stdout
+        assert as_json("store", "streams", "--store", store) == [stream]
+        assert guid in ordack("store", "streams", "--store", store).stdout
         label = f"{guid} {stream['destination']}"
         assert running.samples()["ordack_incoming_refused", label] == 0
         if is_served:
@@ -290,13 +290,13 @@ def test_incoming_streams_are_listed_and_can_be_reset(store: Path, tmp_path: Pat
 
 
 def _reset(store: Path, source: str, destination: str) -> None:
-    wanted = "incoming", "reset", "--store", store, source.strip("{}"), destination.upper()
+    wanted = "store", "reset-stream", "--store", store, source.strip("{}"), destination.upper()
     refused = ordack(*wanted)
     assert refused.returncode == 1
     assert "--yes" in refused.stderr
     assert len(_status(store)["incoming"]) == 1
     narrow = {**ENVIRONMENT, "COLUMNS": "80"}
-    assert "\N{HORIZONTAL ELLIPSIS}" not in ordack("incoming", "list", "--store", store, environment=narrow).stdout
+    assert "\N{HORIZONTAL ELLIPSIS}" not in ordack("store", "streams", "--store", store, environment=narrow).stdout
     assert ordack(*wanted, "--yes").returncode == 0
     assert _status(store)["incoming"] == []
     assert "there is no stream" in ordack(*wanted, "--yes").stderr

@@ -57,10 +57,10 @@ def _start(*arguments: object, limits: dict[int, int] | None = None) -> Running:
 
 
 def _in_the_middle(store: Path, folder: Path) -> tuple[Running, Path]:
-    """`ordack backup` into an empty folder, stopped (SIGSTOP) when it has begun to write, and before it has ended."""
+    """`store backup` into an empty folder, stopped (SIGSTOP) when it has begun to write, and before its end."""
     for number in range(100):
         to = folder / f"backup{number}"
-        process = _start("backup", "--store", store, to)
+        process = _start("store", "backup", "--store", store, to)
         while process.poll() is None and not to.exists():
             with contextlib.suppress(FileNotFoundError):  # it has its name by now
                 if any(path.stat().st_size for path in folder.glob(".ordack-*.partial")):
@@ -84,7 +84,7 @@ def large(store: Path) -> Path:
 
 
 def test_a_backup_is_restored_with_all_that_was_in_it(store: Path, tmp_path: Path) -> None:
-    (made,) = as_json("backup", "--store", store, tmp_path / "b.ordack")
+    (made,) = as_json("store", "backup", "--store", store, tmp_path / "b.ordack")
     assert {name: made[name] for name in ("messages", "outgoing", "queues", "format_version")} == {
         "messages": 3,
         "outgoing": 2,
@@ -92,7 +92,7 @@ def test_a_backup_is_restored_with_all_that_was_in_it(store: Path, tmp_path: Pat
         "format_version": FORMAT_VERSION,
     }
     assert 0 <= (tmp_path / "b.ordack").stat().st_size - made["bytes"] < 100  # its checksum is behind the database
-    done = ordack("init", "--from", tmp_path / "b.ordack", "--store", tmp_path / "again")
+    done = ordack("store", "restore", tmp_path / "b.ordack", "--store", tmp_path / "again")
     assert done.returncode == 0
     assert "3 messages in 1 queue, 2 messages on the way to others" in done.stdout
     assert "comes again" in done.stdout
@@ -128,7 +128,9 @@ def test_where_no_backup_can_be_made_none_is_and_nothing_changes(store: Path, to
     (folder / "link").symlink_to(store)
     (folder / "dangling").symlink_to(folder / "nowhere")
     before = sorted(folder.rglob("*"))
-    done = ordack("backup", "--store", "store", to, folder=folder, environment={**ENVIRONMENT, "COLUMNS": "400"})
+    done = ordack(
+        "store", "backup", "--store", "store", to, folder=folder, environment={**ENVIRONMENT, "COLUMNS": "400"}
+    )
     assert done.returncode == status
     assert text in done.stderr
     assert sorted(folder.rglob("*")) == before
@@ -136,11 +138,11 @@ def test_where_no_backup_can_be_made_none_is_and_nothing_changes(store: Path, to
 
 
 def test_backup_refuses_missing_or_damaged_store(large: Path, tmp_path: Path) -> None:
-    _refused("there is no store in", "backup", "--store", tmp_path / "none", tmp_path / "b")
+    _refused("there is no store in", "store", "backup", "--store", tmp_path / "none", tmp_path / "b")
     with (large / FILE_NAME).open("r+b") as file:
         file.seek(20 * 4096)
         file.write(bytes(range(256)) * 16 * 4)
-    assert "damaged" in _refused("", "backup", "--store", large, tmp_path / "b")
+    assert "damaged" in _refused("", "store", "backup", "--store", large, tmp_path / "b")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
@@ -160,7 +162,7 @@ def test_backup_blocks_no_sender_and_excludes_later_messages(large: Path, tmp_pa
         process.communicate()
     finally:
         serve.stop()
-    as_json("init", "--from", to, "--store", tmp_path / "again")
+    as_json("store", "restore", to, "--store", tmp_path / "again")
     assert len(_bodies(tmp_path / "again", "large")) == 100
     assert len(_bodies(large, "large")) == 200
 
@@ -180,7 +182,7 @@ def test_next_backup_removes_files_of_interrupted_backup(large: Path, tmp_path: 
         assert process.returncode == 128 + how
         assert "no backup was made" in errors
         assert list(folder.iterdir()) == []
-    as_json("backup", "--store", large, to)
+    as_json("store", "backup", "--store", large, to)
     assert list(folder.iterdir()) == [to]
 
 
@@ -189,20 +191,20 @@ def test_next_backup_removes_files_of_interrupted_backup(large: Path, tmp_path: 
 
 def test_restore_requires_empty_folder_and_names_next_step(store: Path, tmp_path: Path) -> None:
     backup = tmp_path / "b"
-    as_json("backup", "--store", store, backup)
-    assert f"mv {store} {store}.old" in _refused("is not empty", "init", "--from", backup, "--store", store)
+    as_json("store", "backup", "--store", store, backup)
+    assert f"mv {store} {store}.old" in _refused("is not empty", "store", "restore", backup, "--store", store)
     again = tmp_path / "again"
     again.mkdir()
-    as_json("init", "--from", backup, "--store", again)
+    as_json("store", "restore", backup, "--store", again)
     with Client(again) as client:
         client.send("line1", b"new")
-    _refused("is not empty", "init", "--from", backup, "--store", again)
+    _refused("is not empty", "store", "restore", backup, "--store", again)
     assert _bodies(again)[-1] == b"new"
-    _refused("is no folder", "init", "--from", backup, "--store", backup)
-    _refused("No such file", "init", "--from", backup, "--store", tmp_path / "no" / "parent")
+    _refused("is no folder", "store", "restore", backup, "--store", backup)
+    _refused("No such file", "store", "restore", backup, "--store", tmp_path / "no" / "parent")
     serve = Serve(store)
     try:
-        _refused(f"a queue manager runs on {store}: stop it", "init", "--from", backup, "--store", store)
+        _refused(f"a queue manager runs on {store}: stop it", "store", "restore", backup, "--store", store)
     finally:
         serve.stop()
 
@@ -238,8 +240,11 @@ def _folder(path: Path) -> None:
             "large: 100 messages are there, 7 are counted",
         ),
         (lambda path: os.truncate(path, path.stat().st_size // 2), "is no whole backup"),
-        (lambda path: _one_bit(path, path.read_bytes().find(bytes(5000))), "it is not as `ordack backup` wrote it"),
-        (lambda path: _one_bit(path, -1), "it is not as `ordack backup` wrote it"),
+        (
+            lambda path: _one_bit(path, path.read_bytes().find(bytes(5000))),
+            "not as `ordack store backup` wrote it",
+        ),
+        (lambda path: _one_bit(path, -1), "not as `ordack store backup` wrote it"),
         (lambda path: _one_bit(path, -48), "is no whole backup"),
         (lambda path: path.write_bytes(b""), "is no whole backup"),
         (_folder, "Is a directory"),
@@ -250,9 +255,9 @@ def test_incomplete_backup_is_not_restored(
     large: Path, tmp_path: Path, spoil: Callable[[Path], None], text: str
 ) -> None:
     backup, again = tmp_path / "b", tmp_path / "again"
-    as_json("backup", "--store", large, backup)
+    as_json("store", "backup", "--store", large, backup)
     spoil(backup)
-    assert ".partial" not in _refused(text, "init", "--from", backup, "--store", again)
+    assert ".partial" not in _refused(text, "store", "restore", backup, "--store", again)
     assert not again.exists()
 
 
@@ -280,9 +285,9 @@ def test_a_store_of_version_1_is_upgraded_when_no_other_program_has_it_open(stor
 
 def test_a_backup_of_version_1_is_restored_as_this_version(store: Path, tmp_path: Path) -> None:
     backup, again = tmp_path / "b", tmp_path / "again"
-    as_json("backup", "--store", store, backup)
+    as_json("store", "backup", "--store", store, backup)
     _sealed(backup, VERSION_1)
-    (restored,) = as_json("init", "--from", backup, "--store", again)
+    (restored,) = as_json("store", "restore", backup, "--store", again)
     assert (restored["format_version"], restored["messages"]) == (FORMAT_VERSION, 3)
     assert _bodies(again) == [b"0", b"1", b"2"]
 
@@ -291,20 +296,22 @@ def test_the_file_of_a_store_is_no_backup(store: Path, tmp_path: Path) -> None:
     with Client(store) as client:
         client.send("line1", b"in the log")
         again = tmp_path / "again"
-        _refused("name a file that `ordack backup` has made", "init", "--from", store / FILE_NAME, "--store", again)
+        _refused(
+            "name a file that `ordack store backup` has made", "store", "restore", store / FILE_NAME, "--store", again
+        )
 
 
 def test_killed_restore_can_be_retried(large: Path, tmp_path: Path) -> None:
-    as_json("backup", "--store", large, tmp_path / "b")
+    as_json("store", "backup", "--store", large, tmp_path / "b")
     again = tmp_path / "again"
-    process = _start("init", "--from", tmp_path / "b", "--store", again)
+    process = _start("store", "restore", tmp_path / "b", "--store", again)
     while process.poll() is None and not list(again.glob(".ordack-*.partial")):
         pass
     process.kill()
     process.communicate()
     if (again / FILE_NAME).exists():
         shutil.rmtree(again)
-    as_json("init", "--from", tmp_path / "b", "--store", again)
+    as_json("store", "restore", tmp_path / "b", "--store", again)
     assert [path.name for path in again.iterdir()] == [FILE_NAME]
 
 

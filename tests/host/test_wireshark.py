@@ -1,4 +1,4 @@
-"""The dissector for Wireshark, in tshark, against `ordack decode`: every field, and bytes of no kind."""
+"""The dissector for Wireshark, in tshark, against `ordack capture decode`: every field, and bytes of no kind."""
 
 from __future__ import annotations
 

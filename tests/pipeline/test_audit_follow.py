@@ -1,4 +1,4 @@
-"""`ordack audit --follow`: whatever happens on the way, it says what `ordack audit` says of all the files."""
+"""`capture audit --follow`: whatever happens on the way, it says what `capture audit` says of all files."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_the_command_once_and_for_ever(tmp_path: Path) -> None:
     wanted = tasks.run(sources).summary
     for path in sources[:2]:
         (folder / path.name).write_bytes(path.read_bytes())
-    arguments = ["audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--json"]
+    arguments = ["capture", "audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--json"]
     done = ordack(*arguments, "--once")
     assert json.loads(done.stdout)["packets"] < wanted["packets"]
     for path in sources[2:]:
@@ -360,7 +360,17 @@ def test_a_stop_before_there_was_anything_to_judge_says_so(tmp_path: Path, numbe
         path = folder / "a.pcap"
         path.write_bytes(pcap(frames))
         os.utime(path, (0, 0))
-    program = [sys.executable, "-m", "ordack", "audit", "--follow", str(folder), "--checkpoint", str(checkpoint)]
+    program = [
+        sys.executable,
+        "-m",
+        "ordack",
+        "capture",
+        "audit",
+        "--follow",
+        str(folder),
+        "--checkpoint",
+        str(checkpoint),
+    ]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=environment) as process:
         until((checkpoint / ("lock" if number is None else f"state-{1:010}")).exists, "at work")
@@ -374,7 +384,7 @@ def test_a_folder_of_other_files_is_no_checkpoint(tmp_path: Path) -> None:
     for made in (folder, checkpoint):
         made.mkdir()
     (checkpoint / "thesis.txt").touch()
-    done = ordack("audit", "--follow", folder, "--checkpoint", checkpoint, "--once")
+    done = ordack("capture", "audit", "--follow", folder, "--checkpoint", checkpoint, "--once")
     assert done.returncode == 2
     assert f"{checkpoint} holds other files, and is no checkpoint" in done.stderr
     assert [path.name for path in checkpoint.iterdir()] == ["thesis.txt"]
@@ -400,6 +410,6 @@ def test_a_folder_of_other_files_is_no_checkpoint(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_of_the_command(arguments: list[str], text: str) -> None:
-    done = ordack("audit", *arguments)
+    done = ordack("capture", "audit", *arguments)
     assert done.returncode == 2
     assert text in " ".join(done.stderr.replace("│", " ").split())

@@ -60,7 +60,9 @@ def upload(s3: S3, folder: Path) -> None:
 
 
 def test_an_export_to_a_bucket(s3: S3, store: Path) -> None:
-    done = ordack("export", "line1", "--store", store, "--to", FOLDER, environment={**ENVIRONMENT, **s3.environment})
+    done = ordack(
+        "table", "export", "line1", "--store", store, "--to", FOLDER, environment={**ENVIRONMENT, **s3.environment}
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "5 messages exported" in done.stdout
     names = [name for name in s3.names() if not name.endswith("/")]
@@ -131,7 +133,7 @@ def test_export_to_bucket_stops_when_marker_is_replaced(s3: S3, store: Path) -> 
 def test_export_refused_by_server_keeps_messages_queued(s3: S3, store: Path) -> None:
     for url, reason in ((FOLDER.replace("plant", "planet"), "the bucket planet"), (FOLDER, "refuses this key")):
         s3.before = lambda *_, url=url: "403 Forbidden" if url == FOLDER else None  # type: ignore[misc]
-        done = ordack("export", "line1", "--store", store, "--to", url,
+        done = ordack("table", "export", "line1", "--store", store, "--to", url,
                       environment={**ENVIRONMENT, **s3.environment, "COLUMNS": "400"})  # fmt: skip
         assert done.returncode == 1, done.stderr
         assert reason in done.stderr
@@ -213,7 +215,7 @@ def test_bucket_path_without_segments_is_reported(s3: S3, tmp_path: Path) -> Non
         with pytest.raises(FolderError, match=reason):
             Folders([name])
         done = ordack(
-            "pipeline", "ingest", name, "--to", tmp_path / "table", environment={**ENVIRONMENT, **s3.environment}
+            "table", "ingest", name, "--to", tmp_path / "table", environment={**ENVIRONMENT, **s3.environment}
         )
         assert done.returncode == 2, done.stderr
         assert "Traceback" not in done.stderr

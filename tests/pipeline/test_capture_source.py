@@ -180,7 +180,7 @@ def test_damaged_file_is_reported_once_across_tasks(spark: SparkSession, tmp_pat
 def test_queue_name_with_lone_surrogate_is_escaped_in_output(spark: SparkSession, tmp_path: Path) -> None:
     raw = FULL.replace("line1".encode("utf-16-le"), "lin\ud8001".encode("utf-16-le", "surrogatepass"))
     (path,) = put(tmp_path, [pcap([*OPENING, there(0, raw)])])
-    assert ordack("audit", path, "--out", tmp_path / "out", "--html", tmp_path / "page.html").returncode == 1
+    assert ordack("capture", "audit", path, "--out", tmp_path / "out", "--html", tmp_path / "page.html").returncode == 1
     packets = {row["destination_queue"] for row in load(spark, path)} - {None}
     written = {*pq.read_table(tmp_path / "out" / "streams.parquet")["destination_queue"].to_pylist()}
     assert written == packets == {"DIRECT=TCP:10.0.0.5\\private$\\lin\\ud8001"}

@@ -1,4 +1,4 @@
-"""`ordack export`: what is in a segment, what follows from it, and the command."""
+"""`ordack table export`: what is in a segment, what follows from it, and the command."""
 
 from __future__ import annotations
 
@@ -296,14 +296,14 @@ def test_one_exporter_at_a_time_works_on_a_queue(store: Path, to: Path, tmp_path
         running = exporter.run()
         next(running)
         for folder in (to, tmp_path / "other"):
-            done = ordack("export", "line1", "--store", store, "--to", folder)
+            done = ordack("table", "export", "line1", "--store", store, "--to", folder)
             assert done.returncode == 1
-            assert "another `ordack export` is working on the queue line1" in done.stderr
+            assert "another `ordack table export` is working on the queue line1" in done.stderr
         assert not (tmp_path / "other").exists()
-        assert [made["messages"] for made in as_json("export", "plain", "--store", store, "--to", to)] == [2]
+        assert [made["messages"] for made in as_json("table", "export", "plain", "--store", store, "--to", to)] == [2]
         list(running)
     assert [number for number in exported_ids(to) if number < 100] == ids
-    assert ordack("export", "line1", "--store", store, "--to", to).returncode == 0
+    assert ordack("table", "export", "line1", "--store", store, "--to", to).returncode == 0
 
 
 def test_export_follow_runs_until_sigterm(store: Path, to: Path) -> None:
@@ -313,6 +313,7 @@ def test_export_follow_runs_until_sigterm(store: Path, to: Path) -> None:
         sys.executable,
         "-m",
         "ordack",
+        "table",
         "export",
         "line1",
         "plain",
@@ -376,7 +377,7 @@ def test_follow_ends_in_words_when_its_queue_is_deleted(store: Path, to: Path) -
     ],
 )
 def test_wrong_usage(store: Path, to: Path, arguments: list[str], status: int, text: str) -> None:
-    done = ordack("export", "--store", store, "--to", to, *arguments)
+    done = ordack("table", "export", "--store", store, "--to", to, *arguments)
     assert done.returncode == status
     assert text in done.stderr
     assert not to.exists()

@@ -1,4 +1,4 @@
-"""`ordack export` to folders that are full, gone, moved, damaged or of others."""
+"""`ordack table export` to folders that are full, gone, moved, damaged or of others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_exporters_that_make_the_folder_at_the_same_time_agree(store: Path, to: 
     fill(store, 3, 11, "plain")
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "ordack", "export", queue, "--store", store, "--to", to],
+            [sys.executable, "-m", "ordack", "table", "export", queue, "--store", store, "--to", to],
             env=ENVIRONMENT,
             stderr=subprocess.PIPE,
             text=True,
@@ -53,7 +53,7 @@ def _refused(store: Path, to: Path, text: str, *options: str) -> None:
     """The export says this, and the messages stay."""
     with Store(store) as opened:
         before = opened.queues.named("line1").messages
-    done = ordack("export", "line1", "--store", store, "--to", to, *options)
+    done = ordack("table", "export", "line1", "--store", store, "--to", to, *options)
     assert done.returncode == 1
     assert text in done.stderr, done.stderr
     with Store(store) as opened:
@@ -131,7 +131,7 @@ def test_a_recorded_segment_goes_with_its_folder(store: Path, to: Path, tmp_path
         "3 messages of the queue line1, lookup ids 1 to 3: in the segment "
         f"line1-0000000001-1-3.parquet, which has not become visible: its folder was {to}, and this is another",
     )
-    assert as_json("export", "line1", "--store", store, "--to", tmp_path / "moved")[0]["recovered"] is True
+    assert as_json("table", "export", "line1", "--store", store, "--to", tmp_path / "moved")[0]["recovered"] is True
     assert exported_ids(tmp_path / "moved") == ids
 
 
@@ -146,7 +146,7 @@ def test_export_reports_lost_segment_and_anew_discards_it(store: Path, to: Path,
         "line1-0000000001-1-3.parquet, which has not become visible: the file",
     )
     _refused(store, tmp_path / "other", "its folder was")
-    done = ordack("export", "line1", "--store", store, "--to", to, "--anew")
+    done = ordack("table", "export", "line1", "--store", store, "--to", to, "--anew")
     assert done.returncode == 0
     assert "given up: 3 messages of the queue line1, lookup ids 1 to 3" in done.stderr
     assert [segment.serial for segment in segments(to)] == [1, 2], "readers that wait for the next one go on"
@@ -160,7 +160,7 @@ def test_export_anew_replaces_missing_folder(store: Path, to: Path, tmp_path: Pa
     fill(store, 1, 4)
     _refused(store, to, "that folder is not there any more")
     assert not to.exists(), "where it is looked for, nothing is made"
-    done = ordack("export", "line1", "--store", store, "--to", to, "--anew")
+    done = ordack("table", "export", "line1", "--store", store, "--to", to, "--anew")
     assert (done.returncode, "given up: 3 messages" in done.stderr) == (0, True)
     assert exported_ids(to) == [4]
     fill(store, 1, 5)

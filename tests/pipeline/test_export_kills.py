@@ -1,4 +1,4 @@
-"""`ordack export` that is killed, or whose disk fails: each message is in one segment or in its queue."""
+"""`ordack table export` that is killed, or whose disk fails: each message is in one segment or in its queue."""
 
 from __future__ import annotations
 

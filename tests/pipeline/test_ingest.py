@@ -1,4 +1,4 @@
-"""`ordack pipeline ingest`: what it puts into a table, what it refuses, and how others read the table.
+"""`ordack table ingest`: what it puts into a table, what it refuses, and how others read the table.
 
 Kills are in test_chain.py and lake_kills.py.
 """
@@ -158,7 +158,7 @@ def signals() -> Iterator[None]:
 
 
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["ordack", "pipeline", "ingest", *words])
+    monkeypatch.setattr(sys, "argv", ["ordack", "table", "ingest", *words])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return (ended.value.code or 0, *capfd.readouterr())  # type: ignore[return-value]
@@ -191,7 +191,7 @@ def test_a_segment_with_another_name_is_passed_over_and_told(
     (folder / ".hidden").touch()
     status, _, errors = run(capfd, monkeypatch, str(folder), "--to", str(table))
     assert status == 0
-    assert f"ordack: passed over in {folder}: renamed.parquet (no name that `ordack export` gives)\n" in errors
+    assert f"ordack: passed over in {folder}: renamed.parquet (no name that `ordack table export` gives)\n" in errors
     assert rows(table) == [1]
 
 
@@ -211,7 +211,7 @@ def test_ingest_command_reports_usage_errors_without_traceback(
         2,
         f"ordack: {folder.parent}/file is a file: name the folder of segments\n",
     )
-    said = f"ordack: there is no folder {folder}/x, which `ordack export` makes: No such file or directory\n"
+    said = f"ordack: there is no folder {folder}/x, which `ordack table export` makes: No such file or directory\n"
     assert fails(str(folder / "x"), *to) == (2, said)
     assert fails(str(folder), *to, "--schema", "t INT NOT NULL")[0] == 2
     assert fails(str(folder), *to, "--bodies", "xml") == (
@@ -268,7 +268,7 @@ def test_an_ingest_decodes_bodies_as_the_table_was_begun(
 @pytest.mark.timeout(300)
 def test_idle_ingest_waits_for_folder_and_detects_spark_exit(folder: Path, table: Path, tmp_path: Path) -> None:
     write(folder, 1, 1, 1)
-    words = ["pipeline", "ingest", folder, "--to", table, "--continuous", "--interval", "0.1", "--json"]
+    words = ["table", "ingest", folder, "--to", table, "--continuous", "--interval", "0.1", "--json"]
     log = tmp_path / "log"
     log.mkdir()
     given = (*QUICK_START, "spark.eventLog.enabled=true", f"spark.eventLog.dir={log}")

@@ -168,7 +168,7 @@ def test_ingest_warns_once_about_deleted_first_segments(folder: Path, table: Pat
 
 @both
 def test_a_segment_that_was_given_up_is_counted_without_rows(folder: Path, table: Path, table_format: str) -> None:
-    """`ordack export --anew` leaves an empty one in the place of one that is lost."""
+    """`ordack table export --anew` leaves an empty one in the place of one that is lost."""
     pq.write_table(SCHEMA.empty_table(), folder / segments.file_name("line1", 1, 1, 9))
     what = job(folder, table, table_format)
     assert load(what).run(False).segments == 1

@@ -94,12 +94,12 @@ def test_rows_exported_again_by_restored_store_are_loaded_once(
                 client.send(name, body.encode())
 
     def export(folder: Path) -> subprocess.CompletedProcess[str]:
-        return ordack("export", name, "--store", store, "--to", folder, "--rows", "2")
+        return ordack("table", "export", name, "--store", store, "--to", folder, "--rows", "2")
 
     send("1", "2")
     export(old)
     send("3", "4", "5")
-    ordack("backup", "--store", store, backup)
+    ordack("store", "backup", "--store", store, backup)
     send("6")
     export(old)
     what = job(old, table, table_format)
@@ -108,7 +108,7 @@ def test_rows_exported_again_by_restored_store_are_loaded_once(
         if table_format == "delta":  # of others who delete rows, in a way that not all readers of deltalake know
             DeltaTable(table).alter.set_table_properties({"delta.enableDeletionVectors": "true"})
     store.rename(tmp_path / "lost")
-    ordack("init", "--from", backup, "--store", store)
+    ordack("store", "restore", backup, "--store", store)
     refused = export(old)
     assert refused.returncode == 1
     assert "an ingest of both puts them into a table once" in refused.stderr

@@ -1,4 +1,4 @@
-"""`ordack pipeline prune`: which segments go, and which stay."""
+"""`ordack table prune`: which segments go, and which stay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.segment_files import make_folder, write
 
 
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["ordack", "pipeline", *map(str, words)])
+    monkeypatch.setattr(sys, "argv", ["ordack", "table", *map(str, words)])
     try:
         cli.main()
         status = 0

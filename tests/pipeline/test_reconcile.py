@@ -1,4 +1,4 @@
-"""`ordack pipeline reconcile`: what is planted in captures, segments and table is found and named, and nothing else."""
+"""`ordack table reconcile`: what is planted in captures, segments and table is found and named, and nothing else."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def test_reconcile_reports_unusable_inputs(
 def command(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str
 ) -> tuple[int, str, str]:  # fmt: skip
-    monkeypatch.setattr(sys, "argv", ["ordack", "pipeline", "reconcile", *words])
+    monkeypatch.setattr(sys, "argv", ["ordack", "table", "reconcile", *words])
     capfd.readouterr()
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -338,7 +338,20 @@ def test_reconcile_matches_serve_capture_export_and_ingest(spark: SparkSession, 
     receiver = Serve(far, "--capture", str(capture))
     hops = [f"{name}=127.0.0.1:{receiver.port}" for name in ("plant", guid)]
     sender = Serve(near, "--next-hop", hops[0], "--next-hop", hops[1])
-    words = [sys.executable, "-m", "ordack", "export", "line1", "--store", far, "--to", segments, "--follow", "--json"]
+    words = [
+        sys.executable,
+        "-m",
+        "ordack",
+        "table",
+        "export",
+        "line1",
+        "--store",
+        far,
+        "--to",
+        segments,
+        "--follow",
+        "--json",
+    ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as follow:
         assert follow.stdout
         count = 0

@@ -120,12 +120,12 @@ def test_command_does_not_import_pydantic() -> None:
         ("board doctor --port /dev/null --json", "this command", "serial", "boards"),
         ("board rescue .", "this command", "serial", "boards"),
         ("serve --store new --listen 127.0.0.1:0 --serial a=/dev/null", "a serial port", "serial", "boards"),
-        ("export line1 --store new --to segments --json", "this command", "pyarrow", "spark"),
-        ("pipeline ingest . --to table", "this command", "numpy", "spark"),
-        ("pipeline prune . --in table --json", "this command", "pyarrow", "spark"),
-        ("pipeline reconcile . . table", "this command", "pyspark", "spark"),
-        ("audit .", "this command", "pyspark", "spark"),
-        ("audit --follow . --checkpoint checkpoint --once --json", "this command", "pyspark", "spark"),
+        ("table export line1 --store new --to segments --json", "this command", "pyarrow", "spark"),
+        ("table ingest . --to table", "this command", "numpy", "spark"),
+        ("table prune . --in table --json", "this command", "pyarrow", "spark"),
+        ("table reconcile . . table", "this command", "pyspark", "spark"),
+        ("capture audit .", "this command", "pyspark", "spark"),
+        ("capture audit --follow . --checkpoint checkpoint --once --json", "this command", "pyspark", "spark"),
     ],
 )
 def test_command_without_its_extra_names_package_to_install(

@@ -210,6 +210,9 @@ def test_send_example_reports_outcome_of_its_message(tmp_path: Path) -> None:
         here.stop()
 
 
+GROUP = "(?:queue|message|store|table|capture|board|tls)"
+
+
 def test_the_commands_that_pages_and_sentences_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     commands = set()
@@ -217,9 +220,9 @@ def test_the_commands_that_pages_and_sentences_name_exist() -> None:
         text = page.read_text(encoding="utf-8")
         for target in re.findall(r"`make ([\w-]+)", text):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), (page, target)
-        commands |= set(re.findall(r"`(?:ordack )?((?:ordack|queue|outgoing|board|pipeline) [a-z]+)", text))
+        commands |= set(re.findall(rf"`((?:ordack )?{GROUP} [a-z-]+)", text))
     for module in (ROOT / "host" / "ordack").rglob("*.py"):
-        commands |= set(re.findall(r"`(ordack [a-z]+)", module.read_text(encoding="utf-8")))
+        commands |= set(re.findall(rf"`(ordack (?:{GROUP} )?[a-z-]+)", module.read_text(encoding="utf-8")))
     for command in sorted(commands):
         words = shlex.split(command.removeprefix("ordack "))
         assert ordack(*words, "--help").returncode == 0, command

@@ -53,13 +53,14 @@ def leave():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(ended[0])
-import ordack.cli.decode, ordack.server.health, ordack.server.listener, ordack.server.tcp
+import ordack.server.health, ordack.server.listener, ordack.server.tcp
 import ordack.server.notify
 import ordack.pipeline.export, ordack.config.config_file
-from ordack.cli import command_line, main
+from ordack.cli import COMMANDS, command, main
 from hil.signals import heed
 typer.main.get_params_from_function = functools.cache(typer.main.get_params_from_function)
-typer.main.get_command(command_line())
+for name in COMMANDS:
+    command(name)
 door = socket.socket(fileno=int(sys.argv[1]))
 sys.argv[1:] = ["queue", "list", "--help"]
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):

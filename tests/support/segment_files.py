@@ -1,4 +1,4 @@
-"""Folders of segments as `ordack export` leaves them, without queues: what readers of segments are tested with."""
+"""Folders of segments as `ordack table export` leaves them, without queues, for tests of their readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audit a folder that receives captures, across interruptions (`ordack audit --follow`).
+"""Audit a folder that receives captures, across interruptions (`ordack capture audit --follow`).
 
     follower = Follower(Path("/captures"), Path("/var/lib/audit"))
     for step, result in follower.reports(once=True):
@@ -8,8 +8,8 @@ Files are read in steps, in the order of their first frames. Each step saves its
 the auditor with all streams. After a kill, the step is repeated from the preceding state.
 
 A late or grown file belongs before files already read. The audit returns to an earlier state, or to the beginning, and
-reads the later files again: the result always equals one `ordack audit` of all files. If a file to be read again is
-gone, the late file is skipped, and every verdict that depends on it is unknown.
+reads the later files again: the result always equals one audit of all files. If a file to be read again is gone,
+ the late file is skipped, and every verdict that depends on it is unknown.
 """
 
 from __future__ import annotations

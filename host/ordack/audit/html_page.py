@@ -81,7 +81,7 @@ def _page(result: AuditResult) -> str:
                 for path in result.paths
             ],
         ),
-        footer=f"Written by ordack audit, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC. Times are the capture's.",
+        footer=f"Written by ordack capture audit, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC. Times are the capture's.",
     )
 
 
@@ -161,7 +161,7 @@ def _finding(result: AuditResult, item: Violation | Unknown) -> tuple[str | int,
 
 
 def _count_shown(shown: int, total: int) -> str:
-    return f"{shown:,} of {total:,}; ordack audit --out writes more" if shown < total else f"{total:,}"
+    return f"{shown:,} of {total:,}; ordack capture audit --out writes more" if shown < total else f"{total:,}"
 
 
 def _names(paths: Sequence[str]) -> str:

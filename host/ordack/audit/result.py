@@ -204,7 +204,7 @@ class SenderReport:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """summary: the JSON object of `ordack audit --json`. paths: files, in the order of their first frames.
+    """summary: the JSON object of `ordack capture audit --json`. paths: files, in the order of their first frames.
 
     damages: (path, reason) of unreadable data. violations, unknowns: at most 1,000 of each kind for a stream, with
     packets; summary and streams count all. connections: {index: both ends} of connections in findings. worst: 1,000

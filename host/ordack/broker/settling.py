@@ -111,7 +111,7 @@ class Settling:
             self._operator.tell(
                 f"an OrderAck names a number with the TimeStamp {time_stamp}, newer than any given here: this store "
                 "was put back from a backup and the clock is behind, or a copy of it sends under the same identifier. "
-                "What is sent from now on is numbered above that. If there is a copy: `ordack init --renew-identity` "
+                "What is sent from now on is numbered above that. If there is a copy: `ordack store renew-identity` "
                 "gives it an identifier of its own (B-426, B-413)"
             )
 
@@ -239,7 +239,7 @@ class Settling:
             said = (
                 "acknowledgements are discarded that nobody has fetched"
                 if queue.holds_acks
-                else "messages were not delivered, or not received, in time; `ordack state` tells of each"
+                else "messages were not delivered, or not received, in time; `ordack message state` tells of each"
             )
             self._operator.tell_seldom(name, wall, f"{name}: {said}", queue=name)
         self._take_out(batch, gone, due)

@@ -46,7 +46,7 @@ def why(count: OutgoingCount, running: Mapping[str, Any], served: bool, now: flo
         return "arrived; kept until it is known that an application has received it"
     waiting = f"waiting {span(now - count.oldest_sent)}"
     if count.on_hold:
-        return f"{waiting}: on hold, `ordack outgoing resume` lets it go on"
+        return f"{waiting}: on hold, `ordack queue resume` lets it go on"
     if not served:
         return f"{waiting}: no queue manager runs on this store, start `ordack serve`"
     connection = running.get("connection")
@@ -185,7 +185,7 @@ def _problems(
             kind = "poison message" if queue["name"].endswith(POISON) else "dead letter"
             yield (
                 f"{counted(queue['messages'], kind)} in {queue['name']}: `ordack receive --peek` shows why, "
-                "`ordack move` sends them again, and `ordack purge` deletes them"
+                "`ordack message move` sends them again, and `ordack message purge` deletes them"
             )
     yield from (f"{named(queue)}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue, now))
     names = PeerNames.kept(store.names())
@@ -193,8 +193,8 @@ def _problems(
         yield (
             f"{names.added(stream['source'])} to {stream['destination']}: all messages were refused for "
             f"{span(now - stream['since'])}, because none was the next one of the stream; if the source was restored "
-            f"from an older copy, `ordack incoming reset {stream['source']} {shlex.quote(stream['destination'])}` lets "
-            "it begin anew"
+            f"from an older copy, let it begin anew: `ordack store reset-stream {stream['source']} "
+            f"{shlex.quote(stream['destination'])}`"
         )
     at, message_class = (shown or {}).get("last_refusal") or (0, 0)
     if now - at < REFUSED_S:

@@ -1,4 +1,4 @@
-"""Decode captures, raw packets and hex text to fields for `ordack decode`. JSON: host/docs/commands.md."""
+"""Decode captures, raw packets and hex text to fields for `ordack capture decode`. JSON: host/docs/commands.md."""
 
 import binascii
 import codecs
@@ -462,7 +462,7 @@ class Decoded(NamedTuple):
     time: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that `ordack decode --json` prints."""
+        """Return the object that `ordack capture decode --json` prints."""
         kind = "malformed" if self.packet is None else type(self.packet).__name__
         fields: dict[str, Any]
         result: dict[str, Any] = {"packet": kind, "offset": self.offset}

@@ -1,47 +1,97 @@
-"""The command `ordack`. host/docs/commands.md has the exit statuses.
+"""The command `ordack`. host/docs/reference/commands.md has the exit statuses.
 
 A command imports its own modules when it runs: a receive in a script should cost milliseconds.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
+import os
 import re
 import sys
-from collections.abc import Callable
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from ordack.cli import audit, board, config, messages, pipeline, queues, serve, status, stores
-from ordack.cli.common import complain
+from ordack.cli.common import complain, local
 from ordack.cli.output import OutputError, write
 from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
 
-GROUPS: dict[str, typer.Typer] = {
-    "queue": queues.queue_app,
-    "store": stores.app,
-    "outgoing": queues.outgoing_app,
-    "incoming": queues.incoming_app,
-    "board": board.app,
-    "pipeline": pipeline.app,
-    "tls": config.tls_app,
+# Purpose -> command -> its module and name there, and its help.
+PURPOSES = {
+    "Run a queue manager": {
+        "init": ("stores.init", "Create a store."),
+        "serve": ("serve.serve", "Run the queue manager."),
+        "status": ("status.status", "Show connections, queues and problems."),
+        "store": ("stores.app", "Check, back up or restore a store."),
+        "config": ("config.config", "Check the configuration file."),
+        "tls": ("config.tls_app", "Create certificates."),
+    },
+    "Use queues": {
+        "send": ("messages.send", "Send a message to a queue, here or elsewhere."),
+        "receive": ("messages.receive", "Receive messages from a queue."),
+        "queue": ("queues.app", "Create, list, pause or delete queues."),
+        "message": ("status.app", "Track, move or purge messages."),
+    },
+    "Connect boards": {
+        "board": ("board.app", "Set up, check or rescue a board."),
+    },
+    "Analyze": {
+        "table": ("pipeline.app", "Export messages and load them into tables with Spark."),
+        "capture": ("decode.app", "Decode and audit network captures."),
+    },
 }
-COMMANDS: dict[str, Callable[..., None]] = {
-    "state": status.state,
-    "status": status.status,
-    "send": messages.send,
-    "receive": messages.receive,
-    "move": messages.move,
-    "purge": queues.purge,
-    "backup": stores.backup,
-    "export": pipeline.export,
-    "audit": audit.audit,
-    "config": config.config,
-    "init": stores.init,
-    "serve": serve.serve,
-}
+COMMANDS = {name: place for commands in PURPOSES.values() for name, (place, _) in commands.items()}
+
+
+def _help() -> str:
+    """The help of `ordack` itself: one screen."""
+    lines = ["Usage: ordack [--store FOLDER] COMMAND ...", ""]
+    for purpose, commands in PURPOSES.items():
+        lines += [f"{purpose}:", *(f"  {name:<9} {text}" for name, (_, text) in commands.items())]
+    lines += ["", "The default store is ORDACK_STORE, else that of a plain `ordack init`."]
+    return "\n".join([*lines, "Also: COMMAND --help, --version, --install-completion, --show-completion.\n"])
+
+
+@functools.cache
+def command(name: str) -> Any:
+    """The typer command or group called `name`. Building the others would dominate its start-up."""
+    module, _, attribute = COMMANDS[name].partition(".")
+    made = getattr(importlib.import_module(f"ordack.cli.{module}"), attribute)
+    if not isinstance(made, typer.Typer):
+        function, made = made, typer.Typer(add_completion=False)
+        made.command(name, context_settings=_HELP_OPTIONS)(function)
+    made.rich_markup_mode = None
+    made._add_completion = False  # noqa: SLF001 - only `ordack` itself has that option
+    made.info.context_settings = _HELP_OPTIONS
+    for one in made.registered_commands:
+        if one.callback and one.callback.__doc__:
+            one.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(one.callback.__doc__))
+    found = typer.main.get_command(made)
+    found.name = name
+    return found
+
+
+_HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
+
+class _Commands(TyperGroup):
+    """Imports a command when somebody uses it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer calls it with that
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        self.commands: Any = COMMANDS  # typer suggests one of these names
+        return command(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        formatter.write(_help())
 
 
 def _show_version(wanted: bool) -> None:
@@ -56,46 +106,31 @@ def _show_version(wanted: bool) -> None:
 
 
 def ordack(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
+    store: Annotated[Path | None, typer.Option(metavar="FOLDER", parser=local)] = None,
+    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True)] = False,
 ) -> None:
     """A queue manager for the MSMQ binary protocol."""
+    if store:
+        os.environ["ORDACK_STORE"] = str(store)  # the default of each command's own --store
 
 
-def command_line(word: str = "") -> typer.Typer:
-    """All commands, or only the command or group called `word`, because building unused commands dominates start-up."""
+def command_line() -> typer.Typer:
+    """All commands."""
     app = typer.Typer(
-        callback=ordack,
-        add_completion=False,
+        cls=_Commands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,
+        context_settings=_HELP_OPTIONS,
     )
-    known: dict[str, typer.Typer | Callable[..., None]] = {**GROUPS, **COMMANDS}
-    if word not in known:
-        from ordack.cli.decode import decode  # slow to import
-
-        known["decode"] = decode
-    made = [app]
-    for name, one in {word: known[word]}.items() if word in known else known.items():
-        if isinstance(one, typer.Typer):
-            app.add_typer(one, name=name)
-            made.append(one)
-        else:
-            app.command(name)(one)
-    for command in (one for group in made for one in group.registered_commands):
-        if command.callback and command.callback.__doc__:  # rich keeps line breaks and reads [words] as markup
-            text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.callback.__doc__))
-            command.help = text.replace("[", "\\[")
+    app.callback()(ordack)
     return app
 
 
 def main() -> None:
     """Entry point of the console script. Typer ends it quietly, with status 1, when the reader of a pipe has gone."""
-    app = command_line(*sys.argv[1:2])
     try:
-        app()
+        command_line()(prog_name="ordack")
     except StoreError as error:
         complain(str(error))
         sys.exit(6 if isinstance(error, StoreUnknown) else 1)

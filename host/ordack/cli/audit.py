@@ -1,4 +1,4 @@
-"""The command `ordack audit`."""
+"""The command `ordack capture audit`."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def audit(
         size = total_size(files)
         alone = master is None and tasks.shares(size, os.cpu_count() or 1) == 1
         with _audit_progress() as show:
-            spark = None if no_spark or alone else spark_session(master, "ordack audit", settings)
+            spark = None if no_spark or alone else spark_session(master, "ordack capture audit", settings)
             result = tasks.run(files, spark=spark, progress=show)
         tasks.require_packets(result)
         result = replace(result, names=known)

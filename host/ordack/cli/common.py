@@ -64,11 +64,30 @@ NamesOption = Annotated[
     typer.Option(
         metavar="FILE",
         parser=local_file,
-        help="An ordack.toml; its \\[names] say what people call boards and queue managers.",
+        help="An ordack.toml; its [names] say what people call boards and queue managers.",
     ),
 ]
+
+
+def default_store() -> str:
+    """The store of a command without --store: ORDACK_STORE, else one folder for each user."""
+    if folder := os.environ.get("ORDACK_STORE"):
+        return folder
+    if os.geteuid() == 0:
+        return "/var/lib/ordack"
+    return str(Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "ordack")
+
+
 StoreOption = Annotated[
-    Path, typer.Option("--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")
+    Path,
+    typer.Option(
+        "--store",
+        metavar="FOLDER",
+        parser=local,
+        default_factory=default_store,
+        show_default="ORDACK_STORE, else a folder of the user",
+        help="Folder of the store.",
+    ),
 ]
 MasterOption = Annotated[str | None, typer.Option(help="Spark's master URL. Default: local[*].")]
 ConfOption = Annotated[

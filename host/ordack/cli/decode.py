@@ -1,4 +1,4 @@
-"""The command `ordack decode`: packets as JSON, or as text for people."""
+"""The commands `ordack capture`. Packets are decoded as JSON, or as text for people."""
 
 import contextlib
 import functools
@@ -13,10 +13,14 @@ from typing import Annotated, Any
 import typer
 
 from ordack.capture import decoder
+from ordack.cli.audit import audit
 from ordack.cli.common import NamesOption
 from ordack.cli.config import read_file
 from ordack.config.names import PeerNames, counted, printable
 from ordack.config.paths import NotLocal, path_of
+
+app = typer.Typer(no_args_is_help=True, help="Decode and audit network captures.")
+app.command("audit")(audit)
 
 
 def _number(value: object) -> str:
@@ -116,7 +120,7 @@ def _with_names(value: Any, names: PeerNames) -> Any:
 
 
 def _complain(name: str, text: str) -> None:
-    typer.echo(printable(f"ordack decode: {name}: {text}"), err=True)
+    typer.echo(printable(f"ordack capture decode: {name}: {text}"), err=True)
 
 
 def _items(name: str) -> Iterator[decoder.Decoded]:
@@ -172,6 +176,7 @@ def _decode_files(names: list[str], as_json: bool, called: PeerNames) -> int:
     return status
 
 
+@app.command("decode")
 def decode(
     files: Annotated[
         list[str],

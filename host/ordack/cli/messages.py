@@ -1,4 +1,4 @@
-"""The commands `ordack send`, `ordack receive` and `ordack move`."""
+"""The commands `ordack send`, `ordack receive` and `ordack message move`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that load messages into tables and verify the tables: `ordack export`, `ordack pipeline`."""
+"""The commands that load messages into tables and verify the tables: `ordack table export`, `ordack table`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ordack.cli.output import write
 from ordack.config.names import PeerNames, counted
 from ordack.store import StoreError
 
-app = typer.Typer(no_args_is_help=True, help="Load exported messages into a table with Spark, and keep up both.")
+app = typer.Typer(no_args_is_help=True, help="Export messages and load them into tables with Spark.")
 AnewOption = Annotated[
     bool,
     typer.Option(
@@ -33,6 +33,7 @@ ToOption = Annotated[
 ]
 
 
+@app.command("export")
 def export(
     names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
     store: common.StoreOption,
@@ -93,8 +94,7 @@ SegmentsArgument = Annotated[
     typer.Argument(
         metavar="SEGMENTS...",
         parser=common.anywhere,
-        help="Folders that `ordack export` has written, or quoted patterns ('/data/plant-*'), which folders may match "
-        "later, too.",
+        help="Folders written by `ordack table export`, or quoted patterns ('/data/plant-*').",
     ),
 ]
 TableOption = Annotated[
@@ -171,7 +171,7 @@ def pipeline_ingest(
         stopped: list[int] = []
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: stopped.append(number))
-        spark = spark_session(master, "ordack pipeline ingest", settings)
+        spark = spark_session(master, "ordack table ingest", settings)
         signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))  # pyspark has set its own handler
         with common.activity("starting") as show:
 
@@ -242,7 +242,9 @@ CapturesArgument = Annotated[
 ]
 OneSegmentsArgument = Annotated[
     str,
-    typer.Argument(metavar="SEGMENTS", parser=common.anywhere, help="Folder of `ordack export`, or a quoted pattern."),
+    typer.Argument(
+        metavar="SEGMENTS", parser=common.anywhere, help="Folder of `ordack table export`, or a quoted pattern."
+    ),
 ]
 
 
@@ -250,7 +252,7 @@ OneSegmentsArgument = Annotated[
 def reconcile(
     captures: CapturesArgument,
     segments: OneSegmentsArgument,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="Table of `ordack pipeline ingest`.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Table of `ordack table ingest`.")],
     queue: Annotated[str | None, typer.Option(help="Only messages to this queue. Default: all.")] = None,
     names: common.NamesOption = None,
     master: common.MasterOption = None,
@@ -279,7 +281,7 @@ def reconcile(
         find_files(captures, common.complain)
         places = {"captures": captures, "segments": segments, "table": table}
         with common.activity("reconciling"):
-            spark = spark_session(master, "ordack pipeline reconcile", settings)
+            spark = spark_session(master, "ordack table reconcile", settings)
             result = collect(compare(spark, captures, source, table, queue=queue), places)
         result = replace(result, peer_names=known)
     except (SparkMissing, OptionError, FolderError, IngestError, OSError) as error:

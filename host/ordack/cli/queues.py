@@ -1,4 +1,4 @@
-"""The commands `ordack queue`, `ordack outgoing`, `ordack incoming` and `ordack purge`."""
+"""The commands `ordack queue`, `ordack message purge`, and those of `ordack store` for streams."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from ordack.store.look import open_to_look
 from ordack.store.queues import QueueExists, QueueNotEmpty
 from ordack.store.schema import SYSTEM
 
-queue_app = typer.Typer(no_args_is_help=True, help="Create, list, limit or delete queues.")
-outgoing_app = typer.Typer(no_args_is_help=True, help="Pause or resume what waits for other machines.")
-incoming_app = typer.Typer(no_args_is_help=True, help="List or reset the streams that come from other queue managers.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, pause or delete queues.")
 QueueArgument = Annotated[str, typer.Argument(help="Queue name: line1, or in MSMQ's form .\\private$\\line1.")]
 FormatNameArgument = Annotated[
     str, typer.Argument(help="An outgoing queue: its format name as `ordack status` shows it, or press-7/commands.")
@@ -25,7 +23,7 @@ FormatNameArgument = Annotated[
 NO_OUTGOING = "there is no outgoing queue {}; `ordack status` shows them"
 
 
-@queue_app.command("create")
+@app.command("create")
 def queue_create(
     name: QueueArgument,
     store: StoreOption,
@@ -63,7 +61,7 @@ def queue_create(
     report_done(as_json, text, name=queue.name, created=created, **values)
 
 
-@queue_app.command("list")
+@app.command("list")
 def queue_list(store: StoreOption, as_json: JsonOption = False) -> None:
     """List the queues with the number and size of their messages. System queues that are empty are not shown."""
     with open_to_look(store) as opened:
@@ -81,7 +79,7 @@ def queue_list(store: StoreOption, as_json: JsonOption = False) -> None:
         print_table(("queue", "kind"), ("messages", "bytes", "quota"), rows)
 
 
-@queue_app.command("quota")
+@app.command("quota")
 def queue_quota(
     name: QueueArgument,
     store: StoreOption,
@@ -112,7 +110,7 @@ def queue_quota(
     )
 
 
-@queue_app.command("delete")
+@app.command("delete")
 def queue_delete(name: QueueArgument, store: StoreOption, yes: YesOption = False) -> None:
     """Delete a queue. Asks first if it holds messages. Senders who asked for it are told."""
     from ordack.client import Client
@@ -179,20 +177,19 @@ def _change_outgoing(store: Path, name: str, done: str, *orders: tuple[Any, ...]
     report_done(False, f"{named}: {done}")
 
 
-@outgoing_app.command("pause")
-def outgoing_pause(name: FormatNameArgument, store: StoreOption) -> None:
+@app.command("pause")
+def queue_pause(name: FormatNameArgument, store: StoreOption) -> None:
     """Stop sending from an outgoing queue until it is resumed."""
     _change_outgoing(store, name, "on hold", ("set_on_hold", True))
 
 
-@outgoing_app.command("resume")
-def outgoing_resume(name: FormatNameArgument, store: StoreOption) -> None:
+@app.command("resume")
+def queue_resume(name: FormatNameArgument, store: StoreOption) -> None:
     """Continue sending from an outgoing queue now: paused, or waiting for the resend interval."""
     _change_outgoing(store, name, "resumed", ("set_on_hold", False), ("request_resend",))
 
 
-@incoming_app.command("list")
-def incoming_list(store: StoreOption, as_json: JsonOption = False) -> None:
+def streams(store: StoreOption, as_json: JsonOption = False) -> None:
     """List the streams of transactional messages from other queue managers, each with its latest accepted message.
 
     "refused": messages since then that were not the next one of their stream. What is sent again is among them.
@@ -213,10 +210,9 @@ def incoming_list(store: StoreOption, as_json: JsonOption = False) -> None:
         print_table(("source", "destination", "last access (UTC)"), ("sequence", "number", "refused"), rows)
 
 
-@incoming_app.command("reset")
-def incoming_reset(
-    source: Annotated[str, typer.Argument(help="GUID or name of the source, as `ordack incoming list` shows it.")],
-    destination: Annotated[str, typer.Argument(help="Destination, as `ordack incoming list` shows it.")],
+def reset_stream(
+    source: Annotated[str, typer.Argument(help="GUID or name of the source, as `ordack store streams` shows it.")],
+    destination: Annotated[str, typer.Argument(help="Destination, as `ordack store streams` shows it.")],
     store: StoreOption,
     yes: YesOption = False,
 ) -> None:
@@ -239,7 +235,7 @@ def incoming_reset(
         ]
         if not found:
             raise StoreError(
-                f"there is no stream from {source} to {destination}; `ordack incoming list` shows those there are"
+                f"there is no stream from {source} to {destination}; `ordack store streams` shows those there are"
             )
         if not yes:
             confirm(f"messages that the source resends to {destination} would be received twice", "reset", "the stream")

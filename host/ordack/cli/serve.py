@@ -38,7 +38,7 @@ NextHopOption = Annotated[
     list[str] | None,
     typer.Option(
         help="ADDRESS=HOST:PORT: connect there for destinations at ADDRESS, a host or the GUID of a queue manager, "
-        "instead of its port 1801. ADDRESS=tls://HOST:PORT: with TLS, as \\[tls] in the configuration file says."
+        "instead of its port 1801. ADDRESS=tls://HOST:PORT: with TLS, as [tls] in the configuration file says."
     ),
 ]
 SerialOption = Annotated[

@@ -1,4 +1,4 @@
-"""The commands `ordack status` and `ordack state`: the state of a store, and the outcome of a message."""
+"""The commands `ordack status` and `ordack message`: the state of a store, and single messages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from ordack.cli.common import JsonOption, StoreOption, report, table_text
+from ordack.cli.messages import move
 from ordack.cli.output import write
+from ordack.cli.queues import purge
 from ordack.config.names import printable
 from ordack.store.look import open_to_look
 
+app = typer.Typer(no_args_is_help=True, help="Track, move or purge messages.")
 _SERIAL_FIGURES = ("baud", "connections", "faults", "resent", "damaged")
 
 
+@app.command("state")
 def state(
     store: StoreOption,
     message_id: Annotated[int, typer.Argument(min=1, max=0xFFFFFFFF, help="MessageID that `ordack send` printed.")],
@@ -39,6 +43,10 @@ def state(
         at = datetime.fromtimestamp(told["deadline"]).astimezone().isoformat(" ")
         until = f"not final; known at {at} at the latest"
     report(as_json, f"{told['why']}; {until}", **told)
+
+
+app.command("move")(move)
+app.command("purge")(purge)
 
 
 def status(store: StoreOption, as_json: JsonOption = False) -> None:

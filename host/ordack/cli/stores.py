@@ -1,4 +1,4 @@
-"""The commands `ordack init`, `ordack backup` and `ordack store`: a store as a whole."""
+"""The commands `ordack init` and `ordack store`: a store as a whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from mqqb import guids
 
-from ordack.cli.common import JsonOption, StoreOption, activity, complain, interrupted_with, local, report, report_done
+from ordack.cli.common import (
+    JsonOption,
+    StoreOption,
+    activity,
+    complain,
+    default_store,
+    interrupted_with,
+    local,
+    report,
+    report_done,
+)
+from ordack.cli.queues import reset_stream, streams
 from ordack.config.names import counted, printable
 
 if TYPE_CHECKING:
@@ -19,7 +30,7 @@ if TYPE_CHECKING:
 
 CONFIGURATION = "ordack.toml"
 
-app = typer.Typer(no_args_is_help=True, help="Check a store as a whole.")
+app = typer.Typer(no_args_is_help=True, help="Check, back up or restore a store.")
 
 
 @contextlib.contextmanager
@@ -33,46 +44,37 @@ def _copying(nothing: str) -> Iterator[Callable[[int, int], None]]:
         )
 
 
-def init(
-    store: StoreOption,
-    backup: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="BACKUP", parser=local, help="Make it of this file of `ordack backup`."),
-    ] = None,
-    renew_identity: Annotated[
-        bool, typer.Option("--renew-identity", help="Give a store that was copied a GUID of its own.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a new store, in a folder that has none. No other command makes one, but for `serve --create`.
+def init(store: StoreOption, as_json: JsonOption = False) -> None:
+    """Create a store in an empty or new folder."""
+    from ordack.store import Store, StoreError
 
-    With --renew-identity messages that wait under the old GUID end, because nobody can acknowledge them. Those that ask
-    for it go to the dead-letter queue.
-    """
-    from ordack.store import Store, StoreBusy, StoreError
-
-    if renew_identity:
-        if backup is not None:
-            raise typer.BadParameter("--from makes a store, --renew-identity changes one: give one of them")
-        with Store(store) as opened:
-            try:
-                guid = guids.guid_text(opened.renew_identity())
-            except StoreBusy as error:
-                raise StoreError(f"{error}: stop it first") from None
-        report_done(as_json, f"{store} has the GUID {guid}", store=str(store), guid=guid)
-        return
-    if backup is not None:
-        _restore(store, backup, as_json)
-        return
     with Store(store, create=True) as opened:
         if not opened.is_new:
-            raise StoreError(f"there is a store in {store} already")
+            raise StoreError(f"{store} already contains a store: choose another folder with --store")
         guid = guids.guid_text(opened.guid)
-    option = f"--store {shlex.quote(str(store))}"
-    text = f"new store made in {store}; next: `ordack queue create {option} NAME`, then `ordack serve {option}`"
+    option = f" --store {shlex.quote(str(store))}" if str(store) != default_store() else ""
+    text = f"store created in {store}; next: `ordack queue create NAME{option}`, then `ordack serve{option}`"
     report_done(as_json, text, store=str(store), guid=guid)
 
 
+@app.command("renew-identity")
+def renew_identity(store: StoreOption, as_json: JsonOption = False) -> None:
+    """Give a copied store its own GUID. Stop `ordack serve` first.
+
+    Pending messages end, because nobody can acknowledge them under the old GUID. Messages with --dead-letter go to the
+    dead-letter queue.
+    """
+    from ordack.store import Store, StoreBusy, StoreError
+
+    with Store(store) as opened:
+        try:
+            guid = guids.guid_text(opened.renew_identity())
+        except StoreBusy as error:
+            raise StoreError(f"{error}: stop it first") from None
+    report_done(as_json, f"{store} has the GUID {guid}", store=str(store), guid=guid)
+
+
+@app.command("backup")
 def backup(
     to: Annotated[Path, typer.Argument(metavar="TO", parser=local, help="The file to make, which is not there yet.")],
     store: StoreOption,
@@ -92,8 +94,13 @@ def backup(
         complain(f"{store / CONFIGURATION} is not in the backup: copy it, too")
 
 
-def _restore(store: Path, backup: Path, as_json: bool) -> None:
-    """Restore a backup into an empty or new folder."""
+@app.command("restore")
+def restore(
+    backup: Annotated[Path, typer.Argument(metavar="BACKUP", parser=local, help="A file of `ordack store backup`.")],
+    store: StoreOption,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a store from a backup, in an empty or new folder."""
     from ordack.store import backup as backups
 
     with _copying("nothing was restored") as progress:
@@ -121,6 +128,10 @@ def _values(contents: Contents) -> dict[str, int]:
         "bytes": contents.size,
         "format_version": contents.version,
     }
+
+
+app.command("streams")(streams)
+app.command("reset-stream")(reset_stream)
 
 
 @app.command("check")

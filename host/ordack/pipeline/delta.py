@@ -1,4 +1,4 @@
-"""A Delta Lake table of `ordack pipeline ingest`, written through delta-rs without a separate checkpoint.
+"""A Delta Lake table of `ordack table ingest`, written through delta-rs without a separate checkpoint.
 
 The table's log records the progress of each queue in each folder as a Delta application transaction,
 `ordack/FOLDER/QUEUE`. Its version is the serial of the last segment. One commit has both a batch's files and its

@@ -1,4 +1,4 @@
-"""`ordack export`: moves messages from queues to segments, each message to exactly one segment.
+"""`ordack table export`: moves messages from queues to segments, each message to exactly one segment.
 
 A segment is made in this order, so that a kill at any instant neither loses nor duplicates a message:
 

@@ -77,7 +77,7 @@ class Folders:
         except OSError as error:
             raise segments.unreadable(error.filename, error) from None
         if not found:
-            raise FolderMissing(f"no folder of segments matches {self}: `ordack export` makes them")
+            raise FolderMissing(f"no folder of segments matches {self}: `ordack table export` makes them")
         paths: dict[str, AnyPath] = {}
         for path, marker in found.items():
             other = paths.setdefault(marker.folder, path)
@@ -138,7 +138,7 @@ class Folders:
             others = sorted(name for name in names if name[0] not in "._")
             if others:
                 named = first_of(others, NAMED_MAX)
-                yield f"passed over in {path}: {named} (no name that `ordack export` gives)"
+                yield f"passed over in {path}: {named} (no name that `ordack table export` gives)"
 
     def last(self) -> dict[Place, int]:
         """Return the newest serial of each queue."""
@@ -209,10 +209,14 @@ def _marker(folder: AnyPath) -> Marker:
     try:
         folder.stat()
     except OSError as error:
-        raise FolderMissing(f"there is no folder {folder}, which `ordack export` makes: {error.strerror}") from None
+        raise FolderMissing(
+            f"there is no folder {folder}, which `ordack table export` makes: {error.strerror}"
+        ) from None
     marker = segments.read_marker(folder)
     if marker is None:
-        raise FolderMissing(f"{folder} is no folder of segments: it has no {MARKER}, which `ordack export` writes")
+        raise FolderMissing(
+            f"{folder} is no folder of segments: it has no {MARKER}, which `ordack table export` writes"
+        )
     return marker
 
 

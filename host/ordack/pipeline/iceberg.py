@@ -1,4 +1,4 @@
-"""An Iceberg table of `ordack pipeline ingest`, written through pyiceberg without a separate checkpoint.
+"""An Iceberg table of `ordack table ingest`, written through pyiceberg without a separate checkpoint.
 
 The table's properties record the progress of each queue in each folder. `ordack.serial.FOLDER.QUEUE` is the serial of
 the last segment; `ordack.folder.FOLDER` marks a known folder. `ordack.sequence` is the sequence number of the snapshot

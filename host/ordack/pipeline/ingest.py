@@ -1,4 +1,4 @@
-"""`ordack pipeline ingest`: loads segments into a table, each message exactly once.
+"""`ordack table ingest`: loads segments into a table, each message exactly once.
 
 A Delta Lake or Iceberg table records its segments (lake.py). The driver lists the other segments, Spark tasks read them
 and decode their bodies, and one commit adds rows and serials. A batch killed before its commit leaves nothing in the
@@ -87,7 +87,7 @@ class Progress:
     behind: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that `ordack pipeline ingest --json` prints."""
+        """Return the object that `ordack table ingest --json` prints."""
         return {"batch": self.number, "behind": self.behind, **self.sums()}
 
     def sums(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Summary(Progress):
         return {"table": self.table, "batches": self.batches, **self.sums()}
 
     def __str__(self) -> str:
-        """Format the report of `ordack pipeline ingest`."""
+        """Format the report of `ordack table ingest`."""
         text = f"{self.table}: {counted(self.rows, 'row')}"
         if self.batches:
             text += f" of {counted(self.segments, 'segment')}, in {counted(self.batches, 'batch')}"

@@ -1,4 +1,4 @@
-"""The common part of Delta Lake and Iceberg tables of `ordack pipeline ingest`.
+"""The common part of Delta Lake and Iceberg tables of `ordack table ingest`.
 
 The table itself records the serial of the last segment of each queue in each folder. A commit changes rows and serials
 atomically. So there is no separate checkpoint to lose or confuse, several ingests may write to one table, and a kill

@@ -1,4 +1,4 @@
-"""Segments: Parquet files with messages that `ordack export` moved out of queues.
+"""Segments: Parquet files with messages that `ordack table export` moved out of queues.
 
 A folder of segments belongs to the queue manager that its MARKER names. It has one file for each segment, without
 subfolders:

@@ -124,7 +124,7 @@ class Result:
         return reasons
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that `ordack pipeline reconcile --json` prints."""
+        """Return the object that `ordack table reconcile --json` prints."""
         return {
             "verdict": self.verdict,
             "incomplete": self.incomplete,

@@ -1,4 +1,4 @@
-"""Captures of a queue manager's traffic as pcapng files, for Wireshark, `ordack decode` and `ordack audit`.
+"""Captures of a queue manager's traffic as pcapng files, for Wireshark and `ordack capture`.
 
     recorder = Recorder(Path("plant.pcapng"), 1 << 30, log)
     connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False)

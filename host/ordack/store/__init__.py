@@ -255,8 +255,8 @@ class Store:
     method outside `transaction()` is a transaction of its own.
 
     queues, messages: of this queue manager. outgoing: messages for other queue managers. memory: incoming streams and
-    outcomes. numbers: MessageIDs and sequences. exports: segments of `ordack export`. answers: to applications. work:
-    writes of this object. guid: QueueManager.Identifier (B-023), 16 wire bytes.
+    outcomes. numbers: MessageIDs and sequences. exports: segments of `ordack table export`. answers: to applications.
+    work: writes of this object. guid: QueueManager.Identifier (B-023), 16 wire bytes.
     """
 
     database_type: type[Database] = Database
@@ -384,7 +384,7 @@ class Store:
         )
         if not size:
             return room.reason
-        purge = f"receive from it, or empty it with `ordack purge {shlex.quote(name)}`"
+        purge = f"receive from it, or empty it with `ordack message purge {shlex.quote(name)}`"
         way = purge if is_here else "`ordack status` says why it waits"
         return f"{room.reason}. {name} has most, {counted(messages, 'message')} of {counted(size, 'byte')}: {way}"
 

@@ -220,7 +220,7 @@ def restore(backup: Path, folder: Path, progress: Progress) -> Contents:
                     progress(target.tell(), size)
             if digest != found.digest():
                 raise disk.StoreError(
-                    f"{backup} is damaged, and nothing was restored: it is not as `ordack backup` wrote it"
+                    f"{backup} is damaged, and nothing was restored: it is not as `ordack store backup` wrote it"
                 )
             _upgrade(partial, backup)
             contents = _checked(partial, f"nothing was restored from {backup}", backup)
@@ -259,7 +259,7 @@ def _seal(backup: Path) -> tuple[int, bytes]:
     except OSError as error:
         raise disk.StoreError(f"cannot read {backup}: {error.strerror}") from None
     if not seal.startswith(SEAL):
-        raise disk.StoreError(f"{backup} is no whole backup: name a file that `ordack backup` has made")
+        raise disk.StoreError(f"{backup} is no whole backup: name a file that `ordack store backup` has made")
     return size, seal[len(SEAL) :]
 
 

@@ -1,4 +1,4 @@
-"""The queues of a store, and their segments from `ordack export`."""
+"""The queues of a store, and their segments from `ordack table export`."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Exports:
                 except OSError as error:
                     if error.errno not in (errno.EAGAIN, errno.EACCES):
                         raise StoreError(f"cannot lock {path}: {error.strerror}") from None
-                    raise StoreBusy(f"another `ordack export` is working on the queue {name}: only one can") from None
+                    raise StoreBusy(f"another `ordack table export` runs on the queue {name}: only one can") from None
             yield
         finally:
             os.close(descriptor)

@@ -1,7 +1,7 @@
 -- Dissector of the MSMQ binary protocol (MS-MQQB) for Wireshark and tshark: sessions on TCP port 1801, pings on UDP port 3527.
 --
--- Fields have the names of MS-MQQB and `ordack decode`: mqqb.UserHeader.MessageID. An expert info explains why a packet is
--- unreadable. `ordack decode` checks all rules, and decodes SecurityData and the headers behind a body, which are bytes here.
+-- Fields have the names of MS-MQQB and `ordack capture decode`: mqqb.UserHeader.MessageID. An expert info explains why a packet is
+-- unreadable. `ordack capture decode` checks all rules, and decodes SecurityData and the headers behind a body, which are bytes here.
 -- "Decode As" applies to other ports. Runs on Lua 5.2 to 5.4, for older and newer versions of Wireshark.
 
 local mqqb = Proto("mqqb", "Message Queuing Binary Protocol (MS-MQQB)")
