@@ -119,6 +119,13 @@ NACK_RECEIVE_TIMEOUT = const(0xC002)
 NACK_RECEIVE_TIMEOUT_AT_SENDER = const(0xC003)
 NACK_RECEIVE_REJECTED = const(0xC004)
 
+# By class; the first is for any other class.
+_WORDS = const(
+    "failed;8000 no such queue;8001 deleted;8002 not delivered in time;8003 queue full;8004 access denied;"
+    "8009 queue not transactional;800C sender changed;C000 queue deleted;C001 queue purged;C002 not received in time;"
+    "C003 expired before arrival;C004 rejected"
+)
+
 JOURNAL_BITS = const(0x03)  # MARKS: 1 JN, 2 JP (B-389)
 _NACK_REQUESTED = const(0x04)
 _LOCAL = const(0x08)
@@ -209,6 +216,18 @@ class Conclusion:
         self.in_doubt = in_doubt
         self.deadline = deadline
         self.is_final = is_final
+
+    @property
+    def text(self) -> str:
+        """The answer in words; of a failed message the cause, and whether it is in doubt."""
+        text = words(self.message_class) if self.message_class & CLASS_NEGATIVE else self.answer
+        return text + ", in doubt" if self.in_doubt else text
+
+
+def words(message_class: int) -> str:
+    """The words for the class of a failed message, and its number."""
+    text = _WORDS.split("{:X} ".format(message_class))[-1].split(";")[0]
+    return "{} (class 0x{:X})".format(text, message_class)
 
 
 def journal_of(journal: int, settings: Settings) -> int:

@@ -143,7 +143,7 @@ def test_the_page_for_a_pico_w_leads_to_a_reading(queue: str, tmp_path: Path) ->
         try:
             if queue == "lime1":
                 assert board.stdout
-                assert board.stdout.readline() == "not delivered, class 0x8000\n"
+                assert board.stdout.readline() == "not delivered, no such queue (class 0x8000)\n"
                 return
             with Client(tmp_path / "store") as client:
                 with client.queue("line1").receive_batch(1, 30) as messages:

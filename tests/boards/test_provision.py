@@ -8,8 +8,10 @@ import os
 import pty
 import re
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,42 @@ class WLAN:
             with open('seen.json', 'w') as file:
                 json.dump(seen, file)
 """
+
+
+CLOCK = """
+def unique_id():
+    return b'12345678'
+class RTC:
+    def datetime(self, moment):
+        with open('clock', 'w') as file:
+            file.write(str(moment[0]))
+"""
+
+
+class TimeServer:
+    """An NTP server on the loopback, for 29 November 2026."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while len(asked := self._socket.recvfrom(48)) == 2 and asked[0]:
+                    answer = b"\x24\x01" + bytes(22) + asked[0][40:48] + bytes(8) + struct.pack(">II", 4004899200, 0)
+                    self._socket.sendto(answer, asked[1])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._socket.sendto(b"", ("127.0.0.1", self.port))
+            thread.join()
+            self._socket.close()
 
 
 @pytest.fixture
@@ -294,10 +332,37 @@ def test_a_terminal_is_asked_for_the_password() -> None:
             said += data
             if said.endswith(b"Password of hall 2: "):
                 os.write(terminal, b"a secret\n")
+            elif said.endswith(b"NTP server, empty to keep the board's: "):
+                os.write(terminal, b"192.168.1.1\n")
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5, said
     assert b"there is no port /dev/none" in said
     assert b"a secret" not in said
+    assert b"NTP server" in said
+
+
+# ---- time -------------------------------------------------------------------------------------------
+
+
+def test_provision_sets_the_clock_and_keeps_the_ntp_server(
+    board: UnixBoard, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (board.folder / "machine.py").write_text(CLOCK)
+    server = TimeServer()
+    monkeypatch.setattr(
+        provisioning, "_TIME", provisioning._TIME.replace("Time(server,", f"Time(server, {server.port},")
+    )
+    monkeypatch.setattr(provisioning, "TIME_S", 1)
+    wanted = Wanted("press-3", QUEUE, "127.0.0.1", serve.port, ntp="127.0.0.1")
+    with pytest.raises(BoardError, match=r"the NTP server 127\.0\.0\.1 did not tell the time within 1 s"):
+        repl.attended(board.port, lambda there: provision(there, wanted), reset=True)
+    assert not (board.folder / "config.json").exists()
+    monkeypatch.setattr(provisioning, "TIME_S", 60)
+    with server.answering():
+        for one in (wanted, wanted._replace(ntp=None)):  # the second keeps the server of the first
+            repl.attended(board.port, lambda there, one=one: provision(there, one), reset=True)  # type: ignore[misc]
+            assert config(board)["ntp"] == "127.0.0.1"
+    assert (board.folder / "clock").read_text() == "2026"
 
 
 # ---- TLS --------------------------------------------------------------------------------------------
@@ -364,6 +429,7 @@ def test_tls_is_spoken_from_the_moment_the_files_count(
         ("--queue", "DIRECT=OS:.\\private$\\line1", "the board itself"),
         ("--queue-manager", "10.0.0.5", "is not HOST:PORT"),
         ("--tls", "no-such", "ca.der: No such file"),
+        ("--ntp", "the router", "is no address and no name"),
         ("--wifi", "x" * 33, "33 bytes"),
         ("--wifi", "hall", "has 5 bytes: it has 8 to 64"),
     ],

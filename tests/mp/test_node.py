@@ -243,6 +243,8 @@ def test_a_dead_letter_stays_until_it_is_taken():
     for _ in range(2):
         letters = board.node.dead_letters()
         assert [letter.conclusion().in_doubt for letter in letters] == [False, True], "one class, two conclusions"
+        text = "not received in time (class 0xC002)"
+        assert [letter.conclusion().text for letter in letters] == [text, text + ", in doubt"]
         for letter, label in zip(letters, ("first", "second")):
             packet = board.node.read(letter)
             assert (packet.properties.fields[core.PROPERTIES_MESSAGE_CLASS], packet.properties.label) == (0xC002, label)

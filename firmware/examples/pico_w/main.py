@@ -14,9 +14,9 @@ with open("config.json") as file:
 async def network(node):
     # Reconnects if no data passes. "wifi" has the values of --country, --hostname, --static and more networks.
     wifi = Wifi(config["ssid"], config["password"], node=node, **config.get("wifi", {}))
-    clock = NetworkTime("192.168.1.1")  # address or name of an NTP server, often the router
+    clock = NetworkTime(config["ntp"]) if "ntp" in config else None
     while True:
-        if wifi.poll():
+        if wifi.poll() and clock:
             clock.poll()
         await asyncio.sleep(0.2)
 

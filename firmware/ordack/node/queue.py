@@ -53,13 +53,8 @@ class OutboxMessage(log.Stored):
 
     @property
     def reason(self) -> str:
-        """The cause of a failure, with commands that help if any. Meaningless before the failure."""
-        known = self.known()
-        message_class = known.record[confirm.CLASS]
-        text = "class 0x{1:04X}"
-        if message_class == confirm.NACK_NOT_TRANSACTIONAL_Q:
-            text = "queue {0} is not transactional: ordack queue delete {0}; ordack queue create {0} --transactional"
-        return text.format(known.queue.name.split("\\")[-1], message_class)  # type: ignore[union-attr]
+        """The cause of a failure in words, with its class. Meaningless before the failure."""
+        return confirm.words(self.current()[confirm.CLASS])
 
     def is_settled(self) -> bool:
         """Is it known whether the destination has stored the message?"""

@@ -26,7 +26,7 @@ from ordack.config import classes
 from ordack.config.config import split_direct
 
 CONFIG = "config.json"
-JOIN_S, STORE_S = 30, 60
+JOIN_S, STORE_S, TIME_S = 30, 60, 15
 NAME_MAX, NAME_BYTES_MAX = 64, 100  # characters in [names] of ordack.toml, bytes in a board's outbox
 SSID_BYTES_MAX, PASSWORD_BYTES = 32, range(8, 65)
 _OURS = re.compile(r".*/(?:authority|certificate|key)-[0-9a-f]{8}\.der")
@@ -64,6 +64,22 @@ def _join(ssid, password, options, seconds):
     refused = (getattr(network, 'STAT_WRONG_PASSWORD', -3), 204)
     return ('absent' if number == absent else 'password' if number in refused else 'join', number)
 """
+# Does the NTP server set the board's clock in time?
+_TIME = """
+def _time(server, seconds):
+    import time
+    from ordack.node.board import NetworkTime
+    clock = NetworkTime(server, retry_ms=1000)
+    try:
+        for _ in range(50 * seconds):
+            _feed()
+            if clock.poll():
+                return True
+            time.sleep_ms(20)
+        return False
+    finally:
+        clock.close()
+"""
 _SEND = """
 def _send(path, folder, seconds):
     import json
@@ -99,9 +115,9 @@ def _send(path, folder, seconds):
 
 
 class Wanted(NamedTuple):
-    """The desired configuration of a board. wifi: name and password of the network; None: the current one.
-    tls: files by role, and the name in the queue manager's certificate; None: no TLS. replace: allow renaming a board
-    and removing its TLS."""
+    """The desired configuration of a board. wifi: name and password of the network; ntp: time server; None: the current
+    one. tls: files by role, and the name in the queue manager's certificate; None: no TLS. replace: allow renaming a
+    board and removing its TLS."""
 
     name: str
     queue: str
@@ -110,6 +126,7 @@ class Wanted(NamedTuple):
     wifi: tuple[str, str] | None = None
     tls: tuple[dict[str, bytes], str] | None = None
     replace: bool = False
+    ntp: str | None = None
 
 
 class Provisioned(NamedTuple):
@@ -151,6 +168,13 @@ def host_of(text: str) -> str:
     return match[1]
 
 
+def check_ntp(server: str) -> str:
+    """The address or name of an NTP server. Raises ValueError."""
+    if not re.fullmatch(r"[A-Za-z0-9._:-]{1,253}", server):
+        raise ValueError(f"the NTP server {server!r} is no address and no name: give one such as 192.168.1.1")
+    return server
+
+
 def check_wifi(ssid: str, password: str) -> tuple[str, str]:
     """The Wi-Fi and its password, empty for an open network. Raises ValueError, which does not show the password."""
     if not 1 <= len(ssid.encode()) <= SSID_BYTES_MAX:
@@ -179,6 +203,8 @@ def provision(board: Board, wanted: Wanted, progress: Progress = lambda *_: None
     }
     if wanted.wifi is not None:
         config["ssid"], config["password"] = wanted.wifi
+    if wanted.ntp is not None:
+        config["ntp"] = wanted.ntp
     placed: dict[str, bytes] = {}
     if wanted.tls is not None:
         _check_tls(board)
@@ -269,6 +295,13 @@ def _try(board: Board, wanted: Wanted, config: dict[str, Any], path: str) -> tup
     board.reset()
     if "ssid" in config:
         _join(board, config)
+    if server := config.get("ntp"):
+        board.run(_TIME)
+        if not board.run(f"print(_time({server!r}, {TIME_S}))", 2 * TIME_S):
+            raise BoardError(
+                f"the NTP server {server} did not tell the time within {TIME_S} s: correct --ntp, or let UDP port 123 "
+                "through the firewall"
+            )
     where = f"{wanted.host}:{wanted.port}"
     if wanted.tls is None:
         reached = reach(board, wanted.host, wanted.port)

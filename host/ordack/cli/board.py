@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-app = typer.Typer(no_args_is_help=True, help="Set up, check or rescue a board with MicroPython on a serial port.")
+app = typer.Typer(no_args_is_help=True, help="Set up, check or rescue a MicroPython board on a serial port.")
 PortOption = Annotated[
     str,
     typer.Option(
@@ -31,33 +31,41 @@ PortOption = Annotated[
     ),
 ]
 PASSWORD_VARIABLE = "ORDACK_WIFI_PASSWORD"
-NameOption = Annotated[str, typer.Option(metavar="NAME", help="What people call the board, as press-3.")]
+NameOption = Annotated[str, typer.Option(metavar="NAME", help="Name of the board, such as press-7.")]
 QueueOption = Annotated[
-    str, typer.Option(metavar="FORMATNAME", help=r"Where it sends: 'DIRECT=TCP:192.168.1.20\private$\line1'.")
+    str,
+    typer.Option(metavar="FORMATNAME", help=r"Destination queue, such as 'DIRECT=TCP:192.168.1.20\private$\line1'."),
 ]
 WayOption = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Where the queue manager listens. Default: port 1801 of FORMATNAME."),
+    typer.Option(metavar="HOST:PORT", help="Address of the queue manager. Default: the host of FORMATNAME, port 1801."),
 ]
 WifiOption = Annotated[
     str | None,
     typer.Option(
         metavar="SSID",
-        help=f"The Wi-Fi that it joins. Its password comes from {PASSWORD_VARIABLE}, the terminal, or a line of "
-        "standard input; empty: an open Wi-Fi. Default: what the board has.",
+        help=f"Wi-Fi network. The command reads its password from {PASSWORD_VARIABLE}, the terminal or standard "
+        "input. An empty password means an open network. Default: the board keeps its network.",
+    ),
+]
+NtpOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST",
+        help="NTP server for the board's clock. Default: asked for at a terminal; else the board's current server.",
     ),
 ]
 TlsOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER", parser=common.local, help="Speak TLS with ca.der, NAME.der and NAME.key.der from there."
+        metavar="FOLDER", parser=common.local, help="Use TLS, with ca.der, NAME.der and NAME.key.der from FOLDER."
     ),
 ]
 TlsNameOption = Annotated[
-    str, typer.Option(metavar="NAME", help="For whom the queue manager's certificate is. Default: HOST.")
+    str, typer.Option(metavar="NAME", help="Name in the queue manager's certificate. Default: the host.")
 ]
-ReplaceOption = Annotated[bool, typer.Option("--replace", help="The board may lose its other name, or TLS.")]
-OutboxOption = Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")]
+ReplaceOption = Annotated[bool, typer.Option("--replace", help="Allow a new name, or the end of TLS.")]
+OutboxOption = Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the outbox on the board.")]
 
 
 @app.command("provision")
@@ -67,17 +75,18 @@ def board_provision(
     queue: QueueOption,
     queue_manager: WayOption = None,
     wifi: WifiOption = None,
+    ntp: NtpOption = None,
     tls: TlsOption = None,
     tls_name: TlsNameOption = "",
     replace: ReplaceOption = False,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Give a board its name, its queue and the way there, and let it send a message, to show that it works.
+    """Configure a board, and prove the configuration with a message.
 
-    Copies ordack's modules, and writes config.json on the board, of which it keeps what it does not know. The new
-    configuration counts when a message from the board is stored in the queue, and not before: whatever fails or is
-    interrupted leaves the one that was there. Run it again then. Exit status: 0 the board is provisioned; 1 it is as it
-    was; 2 wrong usage; 5 no board with MicroPython answers.
+    The command copies ordack's modules and writes config.json on the board. It keeps entries of config.json that it
+    does not know. The new configuration takes effect when the queue manager has stored a message from the board. After
+    a failure or an interruption the board keeps its old configuration: correct the cause and run the command again.
+    Exit status: 0 configured; 1 unchanged; 2 wrong usage; 5 no MicroPython board answers.
     """
     with common.needs("boards"):
         from ordack.boards import provision as provisioning
@@ -89,9 +98,14 @@ def board_provision(
         address = (host, 1801) if queue_manager is None else parse_address(queue_manager)
         files = None if tls is None else (provisioning.tls_files(tls, name), tls_name or address[0])
         network = None if wifi is None else provisioning.check_wifi(wifi, _password(wifi))
+        if ntp is None and sys.stdin is not None and sys.stdin.isatty():
+            ntp = (
+                typer.prompt("NTP server, empty to keep the board's", default="", show_default=False, err=True) or None
+            )
+        server = None if ntp is None else provisioning.check_ntp(ntp)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    wanted = provisioning.Wanted(name, queue, *address, network, files, replace)
+    wanted = provisioning.Wanted(name, queue, *address, network, files, replace, server)
     with _asking() as progress:
         done = _attended(port, lambda board: provisioning.provision(board, wanted, progress), reset=True)
     text = f"{name} is provisioned: its message is stored in {queue}; GUID {done.guid}"
@@ -106,31 +120,28 @@ def board_deploy(
     port: PortOption,
     main: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", parser=common.local_file, help="Copy this file to the board as main.py, which it runs."
-        ),
+        typer.Option(metavar="FILE", parser=common.local_file, help="Copy FILE to the board as main.py, and start it."),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", parser=common.local_file, help="Copy this file to the board under its own name."),
+        typer.Option(metavar="FILE", parser=common.local_file, help="Copy FILE to the board under its own name."),
     ] = None,
     package: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             parser=common.local_file,
-            help="The package.json to copy from. Default: what `make setup-firmware` compiled, else the sources.",
+            help="Package to copy. Default: the modules that `make firmware` compiled, else the sources.",
         ),
     ] = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Copy ordack's modules and your program to a board. Copies only what the board does not have yet.
+    """Copy ordack's modules and your program to a board. Unchanged files are not copied.
 
-    The command stops the board's program and starts it again. If it is interrupted, the board keeps its old modules, or
-    `ordack board doctor` reports files of two versions; the next deploy repairs them. A FILE that the board cannot
-    compile replaces nothing. The command looks for five seconds whether main.py ends with an error. Exit status: 0 a
-    node can run there; 1 not done, a node cannot run, or main.py ended with an error; 5 no board with MicroPython
-    answers.
+    The command stops the board's program and starts it again. It reports an error that ends main.py within five
+    seconds. The command does not replace a file by one that the board cannot compile. After an interruption the board
+    has its old modules, or files of two versions: run the command again. Exit status: 0 a node can run; 1 not done, a
+    node cannot run, or main.py ended with an error; 5 no MicroPython board answers.
     """
     with common.needs("boards"):
         from ordack.boards.deploy import Deployed, deploy
@@ -164,15 +175,15 @@ def board_deploy(
 def board_doctor(
     port: PortOption,
     queue_manager: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Let the board connect to this queue manager.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Test the connection from the board to this queue manager.")
     ] = None,
     outbox: OutboxOption = "outbox",
     as_json: common.JsonOption = False,
 ) -> None:
-    """Check a board and say what to do: firmware, core, heap, flash, clock, network, what waits and why.
+    """Check a board: firmware, heap, flash, clock, network and pending messages. Each problem has a remedy.
 
-    The command stops the board's program and starts it again. It changes nothing on the board. Exit status: 0 nothing
-    is bad; 1 something is; 5 no board with MicroPython answers.
+    The command stops the board's program and starts it again. It changes nothing on the board. Exit status: 0 no
+    problem; 1 at least one problem; 5 no MicroPython board answers.
     """
     with common.needs("boards"):
         from ordack.boards.doctor import examine, program
@@ -202,10 +213,12 @@ def board_doctor(
 def board_rescue(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[FOLDER]", parser=common.local, help="An outbox on this machine, instead of a board."),
+        typer.Argument(
+            metavar="[FOLDER]", parser=common.local, help="Copy of an outbox on this machine, instead of a board."
+        ),
     ] = None,
     port: Annotated[
-        str | None, typer.Option(metavar="PORT", help="The board: serial port, pseudo-terminal or pyserial URL.")
+        str | None, typer.Option(metavar="PORT", help="Serial port of the board, pseudo-terminal or pyserial URL.")
     ] = None,
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", parser=common.local, help="New folder for the copy.")
@@ -213,11 +226,10 @@ def board_rescue(
     outbox: OutboxOption = "outbox",
     as_json: common.JsonOption = False,
 ) -> None:
-    """Copy an outbox off a board, and list its messages with their states, and what cannot be read.
+    """Copy a board's outbox to this machine, and list its messages, their states and damaged records.
 
-    `ordack board rescue FOLDER` does the same with a copy on this machine. The command changes nothing there or on the
-    board. Exit status: 0 everything could be read; 1 something could not, or nothing was done; 5 no board with
-    MicroPython answers.
+    `ordack board rescue FOLDER` lists a copy on this machine. The command changes neither the board nor the copy. Exit
+    status: 0 everything was readable; 1 records are damaged, or nothing was done; 5 no MicroPython board answers.
     """
     with common.needs("boards"):
         from ordack.boards import outbox as outboxes
