@@ -298,7 +298,7 @@ def test_one_exporter_at_a_time_works_on_a_queue(store: Path, to: Path, tmp_path
         for folder in (to, tmp_path / "other"):
             done = ordack("table", "export", "line1", "--store", store, "--to", folder)
             assert done.returncode == 1
-            assert "another `ordack table export` is working on the queue line1" in done.stderr
+            assert "another `ordack table export` runs on the queue line1" in done.stderr
         assert not (tmp_path / "other").exists()
         assert [made["messages"] for made in as_json("table", "export", "plain", "--store", store, "--to", to)] == [2]
         list(running)
