@@ -10,13 +10,15 @@ CUTS ?= 50
 KILLS ?= 5
 STEPS ?= 1000000
 OVER_TLS = $(if $(BOARD),,unix)
+SITE = *.md LICENSE */README.md */*/README.md host/docs firmware/docs host/examples firmware/examples \
+	firmware/ports/mps2/manifest_send_only.py host/ordack/pipeline/packets.py host/ordack/audit/result.py tests/bench/boards.c
 BROKE_BEFORE = $(if $(BOARD),,$(foreach link,eth uart,mps2-$(link):erase-fixed $(addprefix mps2-$(link):,offline full)) mps2-eth:copy mps2-eth:restore)
 
 # Containers set it; then every process of the tests compiles all that it imports, and pytest rewrites all of its tests
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil pipeline test test-fast test-c lint format planted powercuts mutants model audits conformance bench deb firmware clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil pipeline test test-fast test-c lint format planted powercuts mutants model audits conformance bench docs deb firmware clean setup-docs setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *##@? ' '/^##@ / { print "\n" $$2 } /^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' \
@@ -35,6 +37,9 @@ setup-test:
 
 setup-bench:
 	@$(SETUP) bench
+
+setup-docs:
+	@$(SETUP) docs
 
 setup-firmware:
 	@$(SETUP) firmware
@@ -105,6 +110,14 @@ conformance: setup-test ## the rules of the specification with the tests that sh
 	@$(PYTHON_VENV) tests/conformance.py
 
 ##@ Measure and build
+
+docs: setup-docs ## the pages as a site, build/docs/site/index.html, with every link checked; its search needs a web server (SERVE=1)
+	@rm -rf build/docs
+	@mkdir -p build/docs/pages
+	@find $(SITE) -type f -not -path 'build/*' -not -name '*.pyc' -exec cp --parents -t build/docs/pages {} +
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON_VENV) -m mkdocs -q build
+	@echo "build/docs/site/index.html"
+	@$(if $(SERVE),$(PYTHON_VENV) -m http.server -b 127.0.0.1 -d build/docs/site 8000)
 
 bench: setup-bench ## speed against peers measured in the same run, and kills under load, as JSON lines (SIZE= packets of the pipeline's captures; KILLS= SEED=)
 	@$(PYTHON_VENV) -m tests.bench.bench_service all-in

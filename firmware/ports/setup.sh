@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Brings what a job needs onto this machine: programs (programs.txt), the virtual environment, MicroPython.
-#   setup.sh run | firmware | test | bench
+#   setup.sh run | firmware | test | bench | docs
 # Everything is made under .venv/ and build/. A step is done again only when what it is made from has changed.
 # PYTHON= names the interpreter, MICROPYTHON_DIR= a MicroPython checkout (1.25 or newer) to use instead of Debian's source.
 set -euo pipefail
-job=${1:?run, firmware, test or bench}
+job=${1:?run, firmware, test, bench or docs}
 cd "$(dirname "$0")/../.."
 root=$PWD
 export PYTHON=${PYTHON:-python3} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_CONSTRAINT=$root/tests/constraints.txt
@@ -136,14 +136,16 @@ python_part() {
     step venv "$root" create_venv
     key="$root $(.venv/bin/python --version) $(sha256sum <tests/constraints.txt)"
     packages=run
-    if for_tests; then packages+=" hil spark bridges dev"; fi
+    if for_tests; then packages+=" hil spark bridges docs dev"; fi
     [ "$job" != bench ] || packages+=" bench"
+    [ "$job" != docs ] || packages=docs
     for group in $packages; do
         step "python-packages-$group" "$key $(requirements "$group")" install_requirements "$group"
     done
     # labgrid's own commands import what a file of boards names: hil.drivers
     if for_tests; then for folder in .venv/lib/python3*/site-packages; do echo "$root" >"$folder/checkout.pth"; done; fi
     if for_tests; then step micropython-stubs "$key $(requirements stubs)" install_stubs; fi
+    [ "$job" != docs ] || return 0
     step ordack "$key $(digest pyproject.toml host/build_backend.py host/build_mqqb.py c_core host/native)" install_ordack
     if for_tests; then
         flock build/programs.lock true # Java is there
@@ -335,6 +337,7 @@ natmod_part() {
         .venv/bin/python firmware/ports/natmod/package.py build/micropython/mpy-cross/mpy-cross
 }
 
+[ "$job" != docs ] || { python_part; exit; }
 # Both at once, as one waits for the network and the disk, the other for the processor, and the first beside what Debian
 # installs for tests, which takes as long. Each is a process group of its own (set -m), so that an interrupt ends all of it.
 set -m
