@@ -97,4 +97,4 @@ def test_make_help_lists_every_job() -> None:
     result = subprocess.run(["make", "-C", ROOT], capture_output=True, text=True, timeout=60, check=True)
     phony = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
     listed = {line.split()[1] for line in result.stdout.splitlines() if line.startswith("  make ")}
-    assert listed == set(phony.split()[1:]) - {"setup-test", "setup-bench", "setup-firmware"}
+    assert listed == {job for job in phony.split()[1:] if not job.startswith("setup-")}
