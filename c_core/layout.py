@@ -1,23 +1,20 @@
 """Generates from mqqb.h all other tables of field offsets. `make format` runs it; a test compares.
 
 The header states each constant, and the fields of each part in wire order with their widths: mqqb_word_u8,
-mqqb_word_u16, or four bytes. The script generates the wire offsets in the header, the tables of mqqb.c, the constants
-and formats of the core's Python twin, and the fields of the Lua dissector. Two marker lines enclose generated text.
+mqqb_word_u16, or four bytes. The script generates the wire offsets in the header, the tables of mqqb.c, and the
+constants and formats of the core's Python twin. Two marker lines enclose generated text.
 """
 
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = "c_core/mqqb.h"
-DISSECTOR = "host/ordack/wireshark/mqqb.lua"
 MADE = re.compile(r"([Mm]ade by c_core/layout\.py[^\n]*\n).*?([^\n]*end of what was made)", re.DOTALL)
-NO_BREAK = "\N{NO-BREAK SPACE}"
 WIDTHS = {"mqqb_word_u8": 1, "mqqb_word_u16": 2, "uint32_t": 4}
 
 # A structure's prefix in constants, and the part that always precedes it in a packet.
@@ -61,21 +58,6 @@ NAMES = {
     "last_acked_recoverable_msg_seq_number": "RECOVERABLE_ACKED",
     "recoverable_msg_ack_flags": "ACK_FLAGS",
     "peer_acked_message_count": "PEER_ACKED",
-}
-# Names in MS-MQQB that differ from mqqb.h by more than capitals.
-WIRE_NAMES = {
-    "connection_parameters": "ConnectionParametersHeader",
-    "establish_connection": "EstablishConnectionHeader",
-    "order_ack": "OrderAckBody",
-    "final_ack": "FinalAckBody",
-    "ping": "PingPacket",
-    "recoverable_msg_sequence_number": "RecoverableMsgSeqNumber",
-    "tx_sequence_ordinal": "TxSequenceID.Ordinal",
-    "tx_sequence_time_stamp": "TxSequenceID.TimeStamp",
-    "message_id": "MessageID",
-    "correlation_id": "CorrelationID",
-    "source_guid": "SourceGUID",
-    "qm_guid": "QMGuid",
 }
 
 
@@ -164,32 +146,6 @@ def formats(header: str) -> Iterator[str]:
         yield f'    "<{"".join(letters)}",'
 
 
-def wire_name(name: str) -> str:
-    """The name of a part or field in MS-MQQB."""
-    return WIRE_NAMES.get(name) or name.title().replace("_", "")
-
-
-def lua(header: str) -> Iterator[str]:
-    """The dissector's tables: the fields of every part, and the flags of headers."""
-    yield "local LAYOUTS = {"
-    for part in parts(header):
-        rows = []
-        for field in structures(header)[part]:
-            kind = f'"u{8 * field.width}"' if field.is_integer else '"guid"' if field.width == 16 else field.width
-            rows.append(f'{{ "{wire_name(field.declared)}", {kind} }}')
-        yield from _wrapped(f"    {wire_name(part)} = {{ ", rows, " },")
-    yield from ("}", "local FLAGS = {")
-    flags = re.findall(r"^#define MQQB_((?:BASE|INTERNAL|USER|TX)_[A-Z]{2}) (\w+)u\b", header, re.MULTILINE)
-    yield from _wrapped("    ", [f"{name} = {value}" for name, value in flags], ",")
-    yield "}"
-
-
-def _wrapped(begin: str, rows: list[str], end: str) -> list[str]:
-    """A Lua table in lines. No line ends inside a row."""
-    text = begin + ", ".join(row.replace(" ", NO_BREAK) for row in rows) + end.replace(" ", NO_BREAK)
-    return [line.replace(NO_BREAK, " ") for line in textwrap.wrap(text, 120, subsequent_indent=8 * " ")]
-
-
 def made() -> dict[str, str]:
     """The generated files, by path."""
     header = _filled(HEADER, (f"#define MQQB_{name} {value}u" for name, value in wire(_read(HEADER))))
@@ -200,7 +156,6 @@ def made() -> dict[str, str]:
             "firmware/mqqb/constants.py", (f"{name} = const({value})" for name, value in constants(header))
         ),
         "firmware/mqqb/core_py.py": _filled("firmware/mqqb/core_py.py", ("_FORMATS = (", *formats(header), ")")),
-        DISSECTOR: _filled(DISSECTOR, lua(header)),
     }
 
 

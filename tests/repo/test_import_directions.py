@@ -39,7 +39,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "api": ({"ordack", "ordack.api"}, {"broker", *STORE}),
     "broker": ({"ordack.broker"}, STORE),
     "store": ({"ordack.store"}, {"config", *ENGINE}),
-    "capture": ({"ordack.capture", "ordack.wireshark"}, {"formatters", "config", *ENGINE}),
+    "capture": ({"ordack.capture"}, {"formatters", "config", *ENGINE}),
     "formatters": ({"ordack.formatters"}, {"config", *ENGINE}),
     "config": ({"ordack.config"}, ENGINE),
     "board": ({"ordack.node"}, {"log of a board", *ENGINE}),

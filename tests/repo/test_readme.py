@@ -294,6 +294,6 @@ def test_every_module_is_in_the_table_of_the_host() -> None:
     files = {
         str(path.relative_to(package))
         for path in package.rglob("*")
-        if path.suffix in (".py", ".html", ".css", ".js", ".lua", ".properties") and not path.name.startswith("__")
+        if path.suffix in (".py", ".html", ".css", ".js", ".properties") and not path.name.startswith("__")
     }
     assert sorted(files ^ {name for name in table if not name.endswith("/__init__.py")}) == []
