@@ -141,11 +141,8 @@ def act(port: int, request: object, **headers: str) -> tuple[int, Any]:
         ({"Origin": "http://evil.example"}, 403, "another site"),
         ({"Origin": "null"}, 403, "another site"),
         ({"Origin": "http://127.0.0.1:1"}, 403, "another site"),
-        ({"Sec-Fetch-Site": "same-site"}, 403, "another site"),
-        ({"Sec-Fetch-Site": "cross-site"}, 403, "another site"),
         ({"Host": "plant.example.com", "Origin": "https://evil.example"}, 403, "Host"),
         ({"Host": "plant.example.com", "Origin": "https://plant.example.com"}, 400, "names no action"),
-        ({"Sec-Fetch-Site": "same-origin"}, 400, "names no action"),
         ({}, 400, "names no action"),
     ],
 )
@@ -214,7 +211,7 @@ def test_actions_do_what_the_commands_do(tmp_path: Path) -> None:
         assert (oven["size"], oven["is_text"], oven["is_cut"]) == (2000, False, True)
         assert oven["body"].startswith("ff 00 ff")
         assert "NACK_RECEIVE_TIMEOUT" in oven["why"]
-        assert done("move", queue="system$;deadxact", key=oven["key"], in_doubt=oven["in_doubt"])[0] == 200
+        assert done("move", queue="system$;deadxact", key=oven["lookup_id"], in_doubt=oven["in_doubt"])[0] == 200
         assert done("purge", queue="system$;deadxact") == (200, {"done": "Removed 1 message from system$;deadxact."})
         with Client(store) as client:
             assert [message.body for message in client.queue("line1").peek()] == [b"\xff\x00" * 1000]

@@ -42,15 +42,14 @@ class PeerHistories:
 
     def sample(self, now: float) -> None:
         """Add the messages since the last call to the span of now, in seconds. For one thread."""
-        span = int(now // SPAN_S)
-        begun = [number % SPANS for number in range(max(self._span, span - SPANS) + 1, span + 1)]
-        self._span = span
+        before, self._span = self._span, int(now // SPAN_S)
+        begun = [number % SPANS for number in range(max(before, self._span - SPANS) + 1, self._span + 1)]
         for history in self.copy().values():
             spans = history.spans = history.spans or array("I", bytes(4 * SPANS))
             for place in begun:
                 spans[place] = 0
             received = history.received
-            spans[span % SPANS] += received - history.sampled
+            spans[self._span % SPANS] += received - history.sampled
             history.sampled = received
 
     def spans(self, history: PeerHistory) -> list[int]:

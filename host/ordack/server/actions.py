@@ -91,26 +91,21 @@ def _look(client: Client, queue: str, rank: int, lookup_id: int) -> dict[str, An
 
 
 def _shown(message: Message, names: PeerNames) -> dict[str, Any]:
-    """A message for the page: its body as text, else in hexadecimal digits, and the length of the part that is
-    shown."""
-    body, text = message.body, message.text()
-    if text is not None and all(sign.isprintable() or sign in "\r\n\t" for sign in text[:TEXT_CHARACTERS]):
-        shown, is_cut = text[:TEXT_CHARACTERS], len(text) > TEXT_CHARACTERS
-    else:
-        text, shown, is_cut = None, body[:HEX_BYTES].hex(" "), len(body) > HEX_BYTES
-    number = message.message_class
+    """A message as `ordack receive --json` has it, with the beginning of its body as text, else in hexadecimal
+    digits."""
+    told, body = message.as_json(), message.body
+    text = (told.pop("body") or "")[:TEXT_CHARACTERS]
+    is_text = message.text() is not None and all(sign.isprintable() or sign in "\r\n\t" for sign in text)
+    del told["body_base64"]
     return {
-        "key": message.lookup_id,
-        "arrived": message.arrived,
-        "label": message.label,
+        **told,
         "source": names.of(message.source) or message.source,
-        "size": len(body),
-        "is_text": text is not None,
-        "body": shown,
-        "is_cut": is_cut,
         "destination": names.added(message.destination),
-        "in_doubt": message.in_doubt,
-        "why": classes.words(number, message.destination) if number else "",
+        "size": len(body),
+        "is_text": is_text,
+        "body": text if is_text else body[:HEX_BYTES].hex(" "),
+        "is_cut": len(body) > (len(text.encode()) if is_text else HEX_BYTES),
+        "why": classes.words(message.message_class, message.destination) if message.message_class else "",
     }
 
 

@@ -33,18 +33,12 @@ NO_ROOM = "no room"
 Numbers = dict[str, float]  # by label
 
 
-def _counter(name: str, meaning: str, value: float | Numbers, label: str = "") -> Metric:
-    return _filled(CounterMetricFamily(name, meaning, labels=[label] if label else []), value)
-
-
-def _gauge(name: str, meaning: str, value: float | Numbers, label: str = "") -> Metric:
-    return _filled(GaugeMetricFamily(name, meaning, labels=[label] if label else []), value)
-
-
-def _filled(family: CounterMetricFamily | GaugeMetricFamily, value: float | Numbers) -> Metric:
-    """value: a number, or numbers by label."""
-    for label, number in value.items() if isinstance(value, dict) else [(None, value)]:
-        family.add_metric([] if label is None else [label], number)
+def _plain(name: str, meaning: str, value: float | Numbers, label: str = "") -> Metric:
+    """A counter if the name ends in _total, else a gauge. value: a number, or numbers by label."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(name, meaning, labels=[label] if label else [])
+    for one, number in value.items() if isinstance(value, dict) else [(None, value)]:
+        family.add_metric([] if one is None else [one], number)
     return family
 
 
@@ -68,27 +62,25 @@ class Metrics:
 
     def _of_store(self, store: Store) -> Iterator[Metric]:
         work, counters = self._manager.store.work, self._manager.links.counters
-        applications = self._manager.applications
+        apps = self._manager.applications
         healthy = not self._problems(store)
         room = max(store.room(self._manager.config.quota).bytes, 0)
-        yield _gauge("ordack_healthy", "1 if /healthz answers with status 200, else 0", healthy)
         text = "Time that the disk took to make a transaction durable"
         yield _histogram("ordack_commit_seconds", text, work.commits, 1_000_000)
-        yield _counter("ordack_syncs_total", "Waits for the disk, of commits and checkpoints", work.syncs)
-        text = "Copies of the write-ahead log into the database's file"
-        yield _counter("ordack_checkpoints_total", text, work.checkpoints)
-        yield _gauge("ordack_wal_bytes", "Content of the write-ahead log", work.log_bytes)
-        text = "What may still be stored, within the quota and on the disk"
-        yield _gauge("ordack_store_room_bytes", text, room)
-        text = "Times that the store could not be read or written"
-        yield _counter("ordack_store_failures_total", text, counters.store_failures)
         text = "Messages from the network that one transaction has stored"
         yield _histogram("ordack_batch_messages", text, counters.batches)
-        yield _gauge("ordack_applications", "Applications that are connected to serve", len(applications))
-        text = "Messages that applications have sent through serve"
-        yield _counter("ordack_application_sent_total", text, applications.sent)
-        text = "Messages that applications have received and removed"
-        yield _counter("ordack_application_removed_total", text, applications.removed)
+        for name, value, meaning in (
+            ("healthy", healthy, "1 if /healthz answers with status 200, else 0"),
+            ("syncs_total", work.syncs, "Waits for the disk, of commits and checkpoints"),
+            ("checkpoints_total", work.checkpoints, "Copies of the write-ahead log into the database's file"),
+            ("wal_bytes", work.log_bytes, "Content of the write-ahead log"),
+            ("store_room_bytes", room, "What may still be stored, within the quota and on the disk"),
+            ("store_failures_total", counters.store_failures, "Times that the store could not be read or written"),
+            ("applications", len(apps), "Applications that are connected to serve"),
+            ("application_sent_total", apps.sent, "Messages that applications have sent through serve"),
+            ("application_removed_total", apps.removed, "Messages that applications have received and removed"),
+        ):
+            yield _plain(f"ordack_{name}", meaning, value)
 
     def _of_queues(self, store: Store) -> Iterator[Metric]:
         now = time.time()
@@ -106,31 +98,27 @@ class Metrics:
         sent = [(one.format_name, one.oldest_sent) for one in waiting[:NAMED_MAX] if one.oldest_sent is not None]
         of = [f"{stream['peer_name'] or stream['source']} {stream['destination']}" for stream in streams]
 
-        def by_queue(name: str, meaning: str, rows: Iterable[tuple[str, float]]) -> Metric:
-            return _gauge(name, meaning, _labelled(rows), "queue")
+        def shown(name: str, rows: Iterable[tuple[str, float]], meaning: str, label: str = "destination") -> Metric:
+            return _plain(f"ordack_{name}", meaning, _labelled((added(text), number) for text, number in rows), label)
 
-        def by_destination(name: str, meaning: str, rows: Iterable[tuple[str, float]]) -> Metric:
-            return _gauge(name, meaning, _labelled((added(text), number) for text, number in rows), "destination")
-
-        yield by_queue("ordack_queue_messages", "Messages in a local queue", ((q.name, q.messages) for q in queues))
+        yield shown("queue_messages", ((q.name, q.messages) for q in queues), "Messages in a local queue", "queue")
         text = "Bytes of the messages in a local queue"
-        yield by_queue("ordack_queue_bytes", text, ((queue.name, queue.bytes) for queue in queues))
-        yield by_queue("ordack_queue_oldest_seconds", "Age of the oldest message that can be received", oldest)
-        text = "Messages in an outgoing queue"
-        yield by_destination("ordack_outgoing_messages", text, ((one.format_name, one.messages) for one in waiting))
+        yield shown("queue_bytes", ((queue.name, queue.bytes) for queue in queues), text, "queue")
+        yield shown("queue_oldest_seconds", oldest, "Age of the oldest message that can be received", "queue")
+        by_name = [(one.format_name, one) for one in waiting]
+        yield shown(
+            "outgoing_messages", ((name, one.messages) for name, one in by_name), "Messages in an outgoing queue"
+        )
         text = "Bytes of the messages in an outgoing queue"
-        yield by_destination("ordack_outgoing_bytes", text, ((one.format_name, one.bytes) for one in waiting))
+        yield shown("outgoing_bytes", ((name, one.bytes) for name, one in by_name), text)
         text = "Age of the oldest message that is still to be sent"
-        yield by_destination("ordack_outgoing_oldest_seconds", text, ((name, max(now - at, 0)) for name, at in sent))
+        yield shown("outgoing_oldest_seconds", ((name, max(now - at, 0)) for name, at in sent), text)
         text = "Transactional messages without an OrderAck"
-        rows = ((one.format_name, without_ack.get(one.format_name, 0)) for one in waiting)
-        yield by_destination("ordack_outgoing_unacknowledged", text, rows)
+        yield shown("outgoing_unacknowledged", ((name, without_ack.get(name, 0)) for name, _ in by_name), text)
         text = "Messages of an incoming stream that were not the next one, since its last accepted message"
-        refused = _labelled(zip(of, (stream["reject_count"] for stream in streams)))
-        yield _gauge("ordack_incoming_refused", text, refused, "stream")
-        idle = _labelled(zip(of[:NAMED_MAX], (max(now - stream["last_access"], 0) for stream in streams)))
-        text = "Time since the last message of an incoming stream"
-        yield _gauge("ordack_incoming_idle_seconds", text, idle, "stream")
+        yield shown("incoming_refused", zip(of, (stream["reject_count"] for stream in streams)), text, "stream")
+        idle = zip(of[:NAMED_MAX], (max(now - stream["last_access"], 0) for stream in streams))
+        yield shown("incoming_idle_seconds", idle, "Time since the last message of an incoming stream", "stream")
 
     def _of_peers(self) -> Iterator[Metric]:
         counters = self._manager.links.counters
@@ -138,23 +126,23 @@ class Metrics:
         refused = [(name, counts.refused.copy()) for name, counts in peers]
         classes_of = [(_reason(number), count) for _, by_class in refused for number, count in by_class.items()]
         text = "Messages that were refused; repetitions included"
-        yield _counter("ordack_refused_total", text, _labelled(classes_of), "reason")
+        yield _plain("ordack_refused_total", text, _labelled(classes_of), "reason")
         text = "Connections that were refused: too many (limit), not from there (allow-list), no TLS (tls)"
-        yield _counter("ordack_sessions_refused_total", text, _labelled(counters.sessions_refused.items()), "reason")
+        yield _plain("ordack_sessions_refused_total", text, _labelled(counters.sessions_refused.items()), "reason")
         text = "Sessions that are over, by the rule that ended them"
-        yield _counter("ordack_sessions_ended_total", text, _labelled(counters.ends.copy().items()), "rule")
+        yield _plain("ordack_sessions_ended_total", text, _labelled(counters.ends.copy().items()), "rule")
         sessions = _labelled((name, counts.sessions) for name, counts in peers)
         text = "Sessions with a peer, those in their handshake included"
-        yield _gauge("ordack_peer_sessions", text, sessions, "peer")
+        yield _plain("ordack_peer_sessions", text, sessions, "peer")
         shown = self._manager.shown.get("sessions", ())
         flying = _labelled((told["peer_name"] or told["name"], told["in_flight"]) for told in shown)
         text = "Messages and OrderAcks on the wire that the peer has not acknowledged"
-        yield _gauge("ordack_peer_in_flight", text, flying, "peer")
+        yield _plain("ordack_peer_in_flight", text, flying, "peer")
         for name, meaning in _OF_PEER.items():
             rows = _labelled((peer, getattr(counts, name)) for peer, counts in peers)
-            yield _counter(f"ordack_peer_{name}_total", meaning, rows, "peer")
+            yield _plain(f"ordack_peer_{name}_total", meaning, rows, "peer")
         rows = _labelled((name, sum(by_class.values())) for name, by_class in refused)
-        yield _counter("ordack_peer_refused_total", "Messages from a peer that were refused", rows, "peer")
+        yield _plain("ordack_peer_refused_total", "Messages from a peer that were refused", rows, "peer")
 
 
 _OF_PEER = {

@@ -69,7 +69,6 @@ FOREIGN = (
     b"This request comes from a page of another site, or its Host is not the address of the page. Open the page of "
     b"this machine. A reverse proxy must pass on the header Host.\n"
 )
-NO_JSON = b"The request has another media type: send it as application/json.\n"
 BUSY = b"Another request is at work. Wait until its figures stop changing, then try again.\n"
 DEFECT = b"This is a defect of ordack: its log has the details.\n"
 AT_WORK = "The request takes longer than usual and goes on. The figures on this page follow it."
@@ -259,17 +258,14 @@ class _HttpConnection(asyncio.Protocol):
             "connection": "close",
             **answer.headers,
         }
-        sent = (
-            self._http.send(
-                h11.Response(
-                    status_code=answer.code, headers=list(headers.items()), reason=HTTPStatus(answer.code).phrase
-                )
-            )
-            or b""
+        is_head = self._request is not None and self._request.method == b"HEAD"
+        phrase = HTTPStatus(answer.code).phrase
+        events = (
+            h11.Response(status_code=answer.code, headers=list(headers.items()), reason=phrase),
+            h11.Data(data=b"" if is_head else answer.body),
+            h11.EndOfMessage(),
         )
-        if not self._request or self._request.method != b"HEAD":
-            sent += self._http.send(h11.Data(data=answer.body)) or b""
-        self.transport.write(sent + (self._http.send(h11.EndOfMessage()) or b""))
+        self.transport.write(b"".join(self._http.send(event) or b"" for event in events))
         self.transport.close()
 
 
@@ -428,11 +424,9 @@ class Monitor:
         if method != b"POST":
             return HttpAnswer(405, b"Send this request by POST.\n", headers={"allow": "POST"})
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON.encode():
-            return HttpAnswer(415, NO_JSON)
+            return HttpAnswer(415, b"Send the request as application/json.\n")
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
         if origin is not None and origin not in (b"http://" + host, b"https://" + host):
-            return HttpAnswer(403, FOREIGN)
-        if headers.get(b"sec-fetch-site", b"same-origin") != b"same-origin":
             return HttpAnswer(403, FOREIGN)
         if not (_has(self._token, headers) or (self._may_see(address, headers) and _has(self.own_token, headers))):
             return HttpAnswer(401, NO_TOKEN, headers={"www-authenticate": "Bearer"})

@@ -130,24 +130,29 @@ function update(place, rows) {
   while (place.children.length > rows.length) place.lastElementChild.remove();
 }
 
-function keyed(element, key) {
-  element.dataset.key = key;
-  return element;
+const keyed = (key, element) => (element.dataset.key = key, element);
+
+// What `press` does: sends the request, after the question, which is [title, text, answer] of this moment.
+const button = (text, request, question) => make("button", {type: "button", request, question}, text);
+
+function messagesIn(queue) {
+  const found = [...told.queues, ...told.outgoing].find(one => (one.name ?? one.format_name) === queue);
+  return found ? many(found.messages, "message") : "messages";
 }
 
-// A button for `press`, which finds what it is for by these values.
-function button(text, action, values) {
-  const found = make("button", {type: "button"}, text);
-  Object.assign(found.dataset, {action, ...values});
-  return found;
-}
+const showing = request => [request, () => [`Show the messages in ${request.queue}?`, "The messages stay in the queue. The page shows them with the token only.", "Show"]];
+const purging = queue => [{action: "purge", queue}, () => [`Remove ${messagesIn(queue)} from ${queue}?`, "The messages are deleted, also those that arrive before you confirm. Senders that asked for it are told. You cannot undo this.", "Remove"]];
+const pausing = queue => [{action: "pause", queue}, () => [`Pause the outgoing queue ${queue}?`, `In the queue: ${messagesIn(queue)}. They stay here until you resume the queue.`, "Pause"]];
+const resuming = queue => [{action: "resume", queue}, () => [`Resume the outgoing queue ${queue}?`, `In the queue: ${messagesIn(queue)}. They are sent as soon as the peer is connected.`, "Resume"]];
+const moving = (queue, {lookup_id: key, in_doubt, label, size, destination}) => [{action: "move", queue, key, in_doubt}, () => ["Move 1 message back?", `The message ${label && `“${short(label)}” `}of ${many(size, "byte")} leaves ${queue} and goes to ${destination}, as a new message.${in_doubt ? " An application may have received it before, and then receives it twice." : ""}`, "Move back"]];
+const creating = (queue, transactional) => [{action: "create", queue, transactional}, () => [`Create the queue ${queue}?`, transactional ? "The queue takes transactional messages, which boards send." : "The queue takes messages that are not transactional. Boards cannot send to it.", "Create"]];
 
 function waiting(told) {
-  update($("waiting"), told.outgoing.slice(0, SHOWN).map(queue => keyed(make("li", {},
+  update($("waiting"), told.outgoing.slice(0, SHOWN).map(queue => keyed(queue.format_name, make("li", {},
     make("span", {className: "strong"}, short(queue.peer_name ?? queue.format_name)),
     make("span", {className: "number"}, `${many(queue.messages, "message")}, ${size(queue.bytes)}`),
     make("span", {className: "why"}, short(queue.why || "on hold"), ...(queue.peer_name ? [make("br"), make("span", {className: "name small"}, short(queue.format_name))] : [])),
-    make("span", {className: "why actions"}, queue.on_hold ? button("Resume …", "resume", {queue: queue.format_name}) : button("Pause …", "pause", {queue: queue.format_name}))), queue.format_name)));
+    make("span", {className: "why actions"}, queue.on_hold ? button("Resume …", ...resuming(queue.format_name)) : button("Pause …", ...pausing(queue.format_name)))))));
   const more = told.outgoing_count - Math.min(told.outgoing.length, SHOWN);
   $("waiting-more").textContent = more > 0 ? `and ${count(more)} more outgoing queues` : told.outgoing_count ? "" : "No messages are waiting.";
 }
@@ -162,13 +167,13 @@ function queues(told) {
   const wanted = $("search").value.trim().toLowerCase();
   const found = told.queues.filter(queue => queue.name.toLowerCase().includes(wanted));
   const kind = queue => queue.system ? "system queue" : queue.transactional ? "transactional" : "not transactional";
-  update(document.querySelector("#queues tbody"), found.slice(0, SHOWN).map(queue => keyed(make("tr", {},
+  update(document.querySelector("#queues tbody"), found.slice(0, SHOWN).map(queue => keyed(queue.name, make("tr", {},
     cell("", "", name(queue.name), " ", make("span", {className: "small"}, kind(queue))),
     cell("messages", "number", count(queue.messages)),
     cell("size", "number", size(queue.bytes)),
     cell("quota", "", ...quota(queue)),
     cell("oldest", "number", queue.oldest === null ? "" : span(told.time - queue.oldest)),
-    cell("", "actions", button("Messages", "look", {queue: queue.name}), button("Purge …", "purge", {queue: queue.name}))), queue.name)));
+    cell("", "actions", button("Messages", ...showing({action: "look", queue: queue.name})), button("Purge …", ...purging(queue.name)))))));
   const shown = Math.min(found.length, SHOWN);
   $("queues-more").textContent = shown < told.queue_count ? `${count(shown)} of ${count(told.queue_count)}, the fullest first` : "";
 }
@@ -206,119 +211,71 @@ function show(told) {
 
 // ---- actions: each needs the token, and each change is confirmed
 
-let proposed = null, looked = {};
+let proposed = null, shown = null;  // the latest button, and the one whose messages are shown
 
-function propose(title, text, yes, request) {
-  proposed = request;
-  $("ask-title").textContent = title;
-  $("ask-text").textContent = text;
-  $("ask-yes").textContent = yes;
-  $("ask-error").textContent = "";
-  lock(!token);
+function press({target}) {
+  if (target.request) target.request.action === "look" && token ? carryOut(target) : propose(target);
+}
+
+function propose(button, error = "") {
+  const [title, text, yes] = button.question();
+  proposed = button;
+  for (const [part, value] of Object.entries({title, text, yes, error})) $("ask-" + part).textContent = value;
+  $("ask-locked").hidden = $("ask-token").disabled = Boolean(token);
   if (!$("ask").open) $("ask").showModal();
 }
 
-function lock(isLocked) {
-  $("ask-locked").hidden = $("ask-token").disabled = !isLocked;
-}
-
-async function act(request) {
-  let answer;
-  try {
-    answer = await fetch("act", {method: "POST", cache: "no-store", signal: AbortSignal.timeout?.(PATIENCE_MS), body: JSON.stringify(request), headers: {"Content-Type": "application/json", Authorization: "Bearer " + token}});
-  } catch {
-    throw new Error(NO_ANSWER + " The request may have been carried out: compare the figures before you repeat it.");
-  }
-  if (answer.status === 401) token = "";
-  if (!answer.ok) throw new Error((await answer.text()).trim());
-  return answer.json();
-}
-
-async function carryOut() {
-  if (!$("ask-token").disabled) token = $("ask-token").value.trim();
-  $("ask-token").value = "";
+async function carryOut(button) {
+  const {action} = button.request;
   $("ask-yes").disabled = true;
   try {
-    const done = await act(proposed);
+    const {done, ...page} = await act(button.request);
     $("ask").close();
-    if (proposed.action === "look") return content(done);
-    $("done").textContent = done.done;
+    if (action === "look") return content(page, button);
+    $("done").textContent = done;
     $("done").hidden = false;
-    setTimeout(() => $("done").hidden = $("done").textContent === done.done, DONE_MS);
-    if (proposed.action === "create") $("create").reset();
-    if (!$("content").hidden) content(await act(looked));
+    clearTimeout(doneTimer);
+    doneTimer = setTimeout(() => $("done").hidden = true, DONE_MS);
+    if (action === "create") $("create").reset();
+    if (!$("content").hidden) carryOut(shown);
     look();
   } catch (error) {
-    if ($("ask").open) $("ask-error").textContent = short(error.message);
-    lock(!token);
+    propose(button, short(error.message));
   } finally {
     $("ask-yes").disabled = false;
   }
 }
 
-const PROPOSALS = {
-  look: ({queue}) => [`Show the messages in ${queue}?`, "Messages stay in the queue. To see their content, enter the token.", "Show"],
-  purge: ({queue}) => {
-    const found = told.queues.find(one => one.name === queue);
-    return [`Remove ${found ? many(found.messages, "message") : "all messages"} from ${queue}?`, "The messages are deleted, also those that arrive before you confirm. Senders that asked for it are told. You cannot undo this.", "Remove"];
-  },
-  move: ({queue, key}) => {
-    const found = shownMessages.find(one => one.key === key);
-    return ["Move 1 message back?", `The message ${found.label ? `“${found.label}” ` : ""}of ${many(found.size, "byte")} leaves ${queue} and goes to ${found.destination}, as a new message.` + (found.in_doubt ? " An application may have received the message before: then it receives the message twice." : ""), "Move back"];
-  },
-  pause: ({queue}) => [`Pause the outgoing queue ${queue}?`, `In the queue: ${held(queue)}. They stay here until you resume the queue.`, "Pause"],
-  resume: ({queue}) => [`Resume the outgoing queue ${queue}?`, `In the queue: ${held(queue)}. They are sent as soon as the peer is connected.`, "Resume"],
-};
-
-function held(queue) {
-  const found = told.outgoing.find(one => one.format_name === queue);
-  return found ? many(found.messages, "message") : "Messages";
+async function act(request) {
+  const headers = {"Content-Type": "application/json", Authorization: "Bearer " + token};
+  const sent = fetch("act", {method: "POST", cache: "no-store", signal: AbortSignal.timeout?.(PATIENCE_MS), body: JSON.stringify(request), headers});
+  const answer = await sent.catch(() => { throw new Error(NO_ANSWER + " The request may have been carried out: compare the figures before you repeat it."); });
+  if (answer.status === 401) token = "";
+  if (!answer.ok) throw new Error((await answer.text()).trim());
+  return answer.json();
 }
 
-function press(event) {
-  const {action, ...values} = event.target.dataset;
-  if (!action) return;
-  const request = {action, ...values};
-  if (action === "move") Object.assign(request, {key: Number(values.key), in_doubt: values.in_doubt === "true"});
-  looking(request) || propose(...PROPOSALS[action](request), request);
-}
-
-// Show messages at once if the token is known.
-function looking(request) {
-  if (request.action !== "look") return false;
-  looked = request;
-  if (!token) return false;
-  act(request).then(content, error => {
-    propose(...PROPOSALS.look(request), request);
-    $("ask-error").textContent = short(error.message);
-  });
-  return true;
-}
-
-let shownMessages = [];
-
-function content(page) {
-  const isKept = /^system\$;(deadletter|deadxact|journal)$|;poison$/.test(page.queue);
-  shownMessages = page.messages;
+function content({queue, messages, next}, pressed) {
+  const isKept = /^system\$;(deadletter|deadxact|journal)$|;poison$/.test(queue), first = {action: "look", queue};
+  shown = pressed;
   $("content").hidden = false;
-  $("content-name").textContent = page.queue;
-  $("messages").replaceChildren(...page.messages.map(message => make("li", {},
+  $("content-name").textContent = queue;
+  $("messages").replaceChildren(...messages.map(message => make("li", {},
     make("span", {}, make("span", {className: "strong"}, short(message.label) || "(no label)"), " ", make("span", {className: "small"}, `from ${message.source}`)),
     make("span", {className: "number small"}, `${moment(message.arrived)}, ${many(message.size, "byte")}`),
     ...(message.why ? [make("span", {className: "why"}, `To ${message.destination}: ${message.why}${message.in_doubt ? ", in doubt" : ""}`)] : []),
     make("pre", {}, message.body + (message.is_cut ? "…" : "")),
-    ...(isKept ? [make("span", {className: "why actions"}, button("Move back …", "move", {queue: page.queue, key: message.key, in_doubt: message.in_doubt}))] : []))));
-  $("content-more").textContent = page.messages.length ? "" : "No messages.";
-  $("first").hidden = looked.rank === undefined;
-  $("next").hidden = !page.next;
-  $("next").onclick = () => looking({action: "look", queue: page.queue, rank: page.next[0], lookup_id: page.next[1]});
-  $("first").onclick = () => looking({action: "look", queue: page.queue});
+    ...(isKept ? [make("span", {className: "why actions"}, button("Move back …", ...moving(queue, message)))] : []))));
+  $("content-more").textContent = messages.length ? "" : "No messages.";
+  $("pages").replaceChildren(
+    ...(shown.request.rank === undefined ? [] : [button("First messages", ...showing(first))]),
+    ...(next ? [button("Next messages", ...showing({...first, rank: next[0], lookup_id: next[1]}))] : []));
   $("content").scrollIntoView({block: "nearest"});
 }
 
 // ---- polling
 
-let told = null, asked = 0, timer = 0, came = 0, isGone = false, goneSince = 0, token = "";
+let told = null, asked = 0, timer = 0, came = 0, isGone = false, goneSince = 0, doneTimer = 0, token = "";
 
 async function look() {
   clearTimeout(timer);
@@ -361,12 +318,14 @@ $("ask-no").addEventListener("click", () => $("ask").close());
 $("close").addEventListener("click", () => $("content").hidden = true);
 $("ask-form").addEventListener("submit", event => {
   event.preventDefault();
-  carryOut();
+  token = token || $("ask-token").value.trim();
+  $("ask-token").value = "";
+  carryOut(proposed);
 });
 $("create").addEventListener("submit", event => {
   event.preventDefault();
-  const queue = $("create-name").value.trim(), transactional = $("create-transactional").checked;
-  propose(`Create the queue ${queue}?`, transactional ? "The queue takes transactional messages, which boards send." : "The queue takes messages that are not transactional. Boards cannot send to it.", "Create", {action: "create", queue, transactional});
+  const [request, question] = creating($("create-name").value.trim(), $("create-transactional").checked);
+  propose({request, question});
 });
 $("unlock").addEventListener("submit", event => {
   event.preventDefault();
