@@ -93,14 +93,14 @@ def test_installed_ordack_receives_from_another_queue_manager(programs: Path, tm
         assert json.loads(received)["body"] == "21.5"
         status = json.loads(run(programs, tmp_path, "status --store plant --json").stdout)
         assert [queue["messages"] for queue in status["queues"] if queue["name"] == "line1"] == [0]
-    shown = run(programs, tmp_path, "decode c.pcapng --json").stdout
+    shown = run(programs, tmp_path, "capture decode c.pcapng --json").stdout
     assert "UserMessage" in {json.loads(line)["packet"] for line in shown.splitlines()}
 
 
 @pytest.mark.parametrize(
     ("line", "extra"),
-    [("board doctor --port /dev/null", "boards"), ("export line1 --store plant --to folder", "spark")],
+    [("board doctor --port /dev/null", "boards"), ("table export line1 --store plant --to folder", "spark")],
 )
 def test_missing_extra_is_named_with_pip_command(programs: Path, tmp_path: Path, line: str, extra: str) -> None:
     said = run(programs, tmp_path, line, 2).stderr
-    assert said.endswith(f"which is not installed: pip install 'ordack[{extra}]'\n")
+    assert said.endswith(f"which is not installed: run `pip install '.[{extra}]'` in a checkout\n")

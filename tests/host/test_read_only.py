@@ -218,6 +218,23 @@ def test_help_fits_one_screen() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("staus", "Did you mean 'status'?"),
+        ("move line1 --back", "Did you mean 'message move'?"),
+        ("outgoing pause press-7", "Did you mean 'queue pause'?"),
+        ("queue lsit", "Did you mean 'list'?"),
+        ("unheard-of", "`ordack --help` lists the commands"),
+        ("queue list --jsno", "Possible options: --json"),
+    ],
+)
+def test_unknown_words_are_answered_with_the_nearest(words: str, advice: str) -> None:
+    done = ordack(*words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert advice in done.stderr
+
+
+@pytest.mark.parametrize(
     ("words", "name", "lost"),
     [
         (["queue", "delete"], "plain", "2 messages in plain would be deleted, too"),

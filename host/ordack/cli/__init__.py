@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,6 +81,17 @@ def command(name: str) -> Any:
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
+def _suggestion(words: list[str]) -> str:
+    """The command that most resembles one of the first two words, also one in a group: `message move` for `move`."""
+    paths = {name: name for name in COMMANDS}
+    for group in COMMANDS:
+        paths = {name: f"{group} {name}" for name in getattr(command(group), "commands", ())} | paths
+    for word in words[:2]:
+        if near := get_close_matches(word, paths, 1):
+            return f" Did you mean '{paths[near[0]]}'?"
+    return " `ordack --help` lists the commands."
+
+
 class _Commands(TyperGroup):
     """Imports a command when somebody uses it."""
 
@@ -87,8 +99,12 @@ class _Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        self.commands: Any = COMMANDS  # typer suggests one of these names
         return command(cmd_name) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            ctx.fail(f"No such command '{args[0]}'.{_suggestion(args)}")
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         formatter.write(_help())

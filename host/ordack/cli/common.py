@@ -75,7 +75,8 @@ def default_store() -> str:
         return folder
     if os.geteuid() == 0:
         return "/var/lib/ordack"
-    return str(Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "ordack")
+    data = Path(os.environ.get("XDG_DATA_HOME", ""))
+    return str((data if data.is_absolute() else Path.home() / ".local/share") / "ordack")
 
 
 StoreOption = Annotated[
@@ -180,7 +181,8 @@ def needs(extra: Literal["boards", "spark", "hil"], what: str = "this command") 
     try:
         yield
     except ModuleNotFoundError as error:
-        complain(f"{what} needs the Python module {error.name}, which is not installed: pip install 'ordack[{extra}]'")
+        advice = f"run `pip install '.[{extra}]'` in a checkout"
+        complain(f"{what} needs the Python module {error.name}, which is not installed: {advice}")
         raise typer.Exit(2) from None
 
 

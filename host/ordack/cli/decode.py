@@ -134,7 +134,7 @@ def _items(name: str) -> Iterator[decoder.Decoded]:
         raise decoder.InputError(str(error)) from None
     except ModuleNotFoundError as error:
         raise decoder.InputError(
-            f"what is in a bucket needs the Python module {error.name}: pip install 'ordack[spark]'"
+            f"a bucket needs the Python module {error.name}: run `pip install '.[spark]'` in a checkout"
         ) from None
     except OSError as error:
         raise decoder.InputError(error.strerror or str(error)) from error

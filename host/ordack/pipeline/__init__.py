@@ -1,4 +1,4 @@
 """Messages from queues to tables exactly once, on Spark.
 
-Needs `pip install 'ordack[spark]'` and Java.
+Needs `pip install '.[spark]'` and Java.
 """

@@ -138,7 +138,8 @@ class Database:
         if size is None:
             command = f"ordack init --store {shlex.quote(str(folder))}"
             raise StoreError(
-                f"there is no store in {self.folder}: if there was one, mount its disk; `{command}` makes a new one"
+                f"there is no store in {self.folder}: `{command}` creates one, --store or ORDACK_STORE names another; "
+                "if there was a store, mount its disk"
             )
         if not size:
             raise StoreError(
