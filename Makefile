@@ -7,6 +7,7 @@ NATIVE := $(MAKE) --no-print-directory -C host/native PYTHON=$(PYTHON_VENV)
 C_FILES = $(shell find c_core firmware hil host/native tests/c -name '*.[ch]')
 MESSAGES ?= 1000
 CUTS ?= 50
+WHEELS ?= build/wheel
 KILLS ?= 5
 STEPS ?= 1000000
 OVER_TLS = $(if $(BOARD),,unix)
@@ -18,7 +19,7 @@ BROKE_BEFORE = $(if $(BOARD),,$(foreach link,eth uart,mps2-$(link):erase-fixed $
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil pipeline test test-fast test-c lint format planted powercuts mutants model audits conformance bench docs deb firmware clean setup-docs setup-test setup-bench setup-firmware
+.PHONY: help setup run hil pipeline test test-fast test-c lint format planted powercuts mutants model audits conformance bench docs wheel deb firmware clean setup-docs setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *##@? ' '/^##@ / { print "\n" $$2 } /^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' \
@@ -135,6 +136,16 @@ bench: setup-bench ## speed against peers measured in the same run, and kills un
 build/bench/boards: tests/bench/boards.c c_core/mqqb.c c_core/mqqb.h
 	@mkdir -p $(@D)
 	@$(CC) -O2 -DNDEBUG -std=gnu99 -Wall -Wextra -Wpedantic -Wconversion -Werror -Ic_core $(filter %.c,$^) -o $@
+
+wheel deb release: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
+
+wheel: setup ## ordack as a wheel for this machine, with its compiled modules: WHEELS=build/wheel
+	@rm -rf $(WHEELS)/source $(WHEELS)/ordack-*.whl
+	@mkdir -p $(WHEELS)/source
+	@tar --exclude='*.so' --exclude='*.egg-info' --exclude=__pycache__ -c pyproject.toml README.md LICENSE c_core firmware/mqqb host | tar -x -C $(WHEELS)/source
+	@umask 022 && CFLAGS="-g0 $$CFLAGS" $(PYTHON_VENV) -m pip --disable-pip-version-check wheel -q --no-deps --no-build-isolation -w $(WHEELS) $(WHEELS)/source
+	@rm -rf $(WHEELS)/source
+	@ls $(WHEELS)/ordack-*.whl
 
 deb: $(if $(TRY),setup-test,setup) ## the queue manager as a Debian package, build/deb/ordack_VERSION_ARCHITECTURE.deb; host/docs/operating.md; TRY=1: also install, upgrade and remove it in a Debian of its own
 	@PYTHON=$(PYTHON_VENV) host/debian/build.sh build/deb

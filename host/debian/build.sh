@@ -11,12 +11,9 @@ work=$out/work root=$out/work/root
 export PIP_CONSTRAINT=$PWD/tests/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 rm -rf "$work"
-mkdir -p "$work/source" "$root"/{DEBIAN,usr/bin,usr/lib/ordack,usr/share/doc/ordack,lib/systemd/system,etc/ordack}
+mkdir -p "$root"/{DEBIAN,usr/bin,usr/lib/ordack,usr/share/doc/ordack,lib/systemd/system,etc/ordack}
 umask 022
-# From a copy: setuptools would take modules that are gone from a build folder of the checkout's.
-tar --exclude='*.so' --exclude='*.egg-info' --exclude=__pycache__ -c pyproject.toml README.md LICENSE c_core firmware/mqqb host |
-    tar -x -C "$work/source"
-"$python" -m pip wheel -q --no-deps --no-build-isolation -w "$work" "$work/source"
+make --no-print-directory -s SETUP=: PYTHON_VENV="$(realpath -s "$python")" WHEELS="$work" wheel
 "$python" -m pip install -q --no-compile --target "$root/usr/lib/ordack" "$(echo "$work"/ordack-*.whl)[boards]"
 rm -rf "$root"/usr/lib/ordack/{bin,apsw/tests,apsw/sqlite_extra_binaries} # the last: programs that nobody calls
 find "$root" -name '*.so*' -exec strip --strip-debug {} +
@@ -35,7 +32,7 @@ sed 's|/opt/ordack/bin/ordack|/usr/bin/ordack|' host/examples/systemd/ordack.ser
 install -m 644 host/debian/ordack.toml "$root/etc/ordack/"
 echo /etc/ordack/ordack.toml >"$root/DEBIAN/conffiles"
 install -m 755 host/debian/{postinst,prerm,postrm} "$root/DEBIAN/"
-install -m 644 host/docs/*.md "$root/usr/share/doc/ordack/"
+cp -r --no-preserve=mode host/docs/. "$root/usr/share/doc/ordack/"
 gzip -9n <CHANGELOG.md >"$root/usr/share/doc/ordack/changelog.gz"
 { cat LICENSE; echo; echo "The licences of the packages that ordack uses are in /usr/lib/ordack/*.dist-info."; } >"$root/usr/share/doc/ordack/copyright"
 (cd "$root" && find etc lib usr -type f -exec md5sum {} + >DEBIAN/md5sums)

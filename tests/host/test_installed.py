@@ -83,6 +83,7 @@ def served(programs: Path, folder: Path, line: str) -> Iterator[int]:
 
 
 def test_installed_ordack_receives_from_another_queue_manager(programs: Path, tmp_path: Path) -> None:
+    assert "serve" in run(programs, tmp_path, "--help").stdout
     run(programs, tmp_path, "init --store plant")
     run(programs, tmp_path, "queue create --store plant line1 --transactional")
     run(programs, tmp_path, "init --store far")
