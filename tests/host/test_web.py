@@ -20,7 +20,7 @@ from ordack.broker.manager import Manager
 from ordack.broker.peer_history import PeerHistories
 from ordack.client import Client
 from ordack.server import monitor, tcp
-from ordack.server.health import ROWS_MAX, Overview
+from ordack.server.health import ROWS_MAX
 from ordack.server.monitor import BadToken, read_token
 from ordack.store import Store
 
@@ -222,12 +222,25 @@ def test_actions_do_what_the_commands_do(tmp_path: Path) -> None:
                 assert [queue.on_hold for queue in counts if "gone" in queue.format_name] == [on_hold]
 
 
-def test_overview_limits_rows_and_reports_true_counts(tmp_path: Path) -> None:
+def test_overview_limits_rows_and_finds_each_queue_and_board(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
+        manager = Manager(store, tcp.now())
+        manager.links.counters.turned = time.monotonic() + DEADLINE_S
         for number in range(ROWS_MAX + 100):
-            store.queues.create(f"line{number}", transactional=True)
-        found = Overview(Manager(store, 0)).shown(store)
-    assert (len(found["queues"]), found["queue_count"]) == (ROWS_MAX, ROWS_MAX + 100)
+            store.queues.create(f"Line{number:04}", transactional=True)
+            manager.links.histories.of(number.to_bytes(16, "big")).name = f"Press{number:04}"
+        with answering(manager) as port:
+            answers = [
+                ask(port, path)[2] for path in ("/overview", "/overview?queues=lINE0299&peers=press029%39", "/overview")
+            ]
+    first, found, last = map(json.loads, answers)
+    for told, queues, peers in (
+        (first, ROWS_MAX + 100, ROWS_MAX + 100),
+        (found, 1, 1),
+        (last, ROWS_MAX + 100, ROWS_MAX + 100),
+    ):
+        assert (len(told["queues"]), told["queue_count"]) == (min(queues, ROWS_MAX), queues)
+        assert (len(told["peers"]), told["found_count"]) == (min(peers, ROWS_MAX), peers)
 
 
 @pytest.mark.slow

@@ -83,7 +83,8 @@ def test_web_page_shows_queues_and_updates_them(browser: Any, running: Watched, 
     assert "Dead letters\n3" in page.inner_text("#figures")
     until(lambda: page.wait_for_timeout(50) or page.inner_text("#verdict h2") == "2 problems", "it is told")
     assert opened.is_narrow()
-    page.fill("#search", "a-queue-whose")
+    page.fill("#search", "A-queue-whose")
+    page.wait_for_selector("#queues tbody tr:nth-child(2)", state="detached")
     assert page.locator("#queues tbody tr").count() == 1
     assert {url.split("/")[2] for url in opened.requests if not url.startswith("data:")} == {
         f"127.0.0.1:{running.http}"
@@ -225,7 +226,12 @@ def test_names_that_others_chose_are_text_wherever_they_stand(browser: Any, runn
         "silent_s": 5,
         "history": [0, 7],
     }
-    told |= {"peers": [peer], "peer_count": 1, "serial": [{"host": HOSTILE, "serial": HOSTILE, "state": HOSTILE}]}
+    told |= {
+        "peers": [peer],
+        "peer_count": 1,
+        "found_count": 1,
+        "serial": [{"host": HOSTILE, "serial": HOSTILE, "state": HOSTILE}],
+    }
     page = browser.new_page(viewport={"width": 400, "height": 900})
     problems = watch(page)
     page.route("**/overview", lambda route: route.fulfill(json=told))

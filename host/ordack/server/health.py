@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mqqb import guids
@@ -82,8 +84,9 @@ class Overview:
         went = applications.removed + sum(counts.sent for counts in peers)
         self.samples.append((round(time.time(), 1), store.queues.total(), store.outgoing.total(), came, went))
 
-    def shown(self, store: Store) -> dict[str, Any]:
-        """The whole overview, ready for JSON. Raises StoreError."""
+    def shown(self, store: Store, find: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+        """The whole overview, ready for JSON. find: parts of names of `queues` and `peers`, to select them. Raises
+        StoreError."""
         told = glance(self._manager, store)
         queues = sorted(told["queues"], key=lambda queue: (not is_full(queue), -queue["messages"], queue["name"]))
         waiting = sorted(
@@ -91,6 +94,8 @@ class Overview:
             key=lambda queue: (queue["oldest_sent"] is None, queue["oldest_sent"] or 0, queue["format_name"]),
         )
         peers, histories = self._peers(PeerNames.kept(store.names())), self._manager.links.histories
+        found = [queue for queue in queues if find.get("queues", "").lower() in queue["name"].lower()]
+        there = [peer for peer in peers if find.get("peers", "").lower() in _names_of(peer)]
         return {
             "time": time.time(),
             "span_s": SPAN_S,
@@ -98,15 +103,16 @@ class Overview:
             "problems": told["problems"][:PROBLEMS_MAX],
             "problem_count": len(told["problems"]),
             "refused": refused_text(told["refused"]),
-            "queues": [{**queue, "oldest": _oldest(store, queue)} for queue in queues[:ROWS_MAX]],
-            "queue_count": len(queues),
+            "queues": [{**queue, "oldest": _oldest(store, queue)} for queue in found[:ROWS_MAX]],
+            "queue_count": len(found),
             "dead_letters": sum(queue["messages"] for queue in queues if is_kept(queue["name"])),
             "outgoing": [
                 {name: queue.get(name) for name in ("format_name", "peer_name", "messages", "bytes", "on_hold", "why")}
                 for queue in waiting[:ROWS_MAX]
             ],
             "outgoing_count": len(waiting),
-            "peers": [{**peer, "history": histories.spans(peer["history"])} for peer in peers[:ROWS_MAX]],
+            "peers": [{**peer, "history": histories.spans(peer["history"])} for peer in there[:ROWS_MAX]],
+            "found_count": len(there),
             "peer_count": len(peers),
             "connected": sum(peer["sessions"] > 0 for peer in peers),
             "samples": list(self.samples),
@@ -135,6 +141,10 @@ class Overview:
             silent = round(max(now - peer.pop("heard"), 0) / 1000, 1)
             told.append({"guid": guid, "name": names.of(guid), **peer, "silent_s": silent})
         return sorted(told, key=lambda peer: (peer["name"] is None, peer["name"] or "", -peer["silent_s"]))
+
+
+def _names_of(peer: dict[str, Any]) -> str:
+    return f"{peer['name']} {peer['via']} {peer['address']} {peer['guid']}".lower()
 
 
 def _oldest(store: Store, queue: dict[str, Any]) -> float | None:

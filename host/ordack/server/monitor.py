@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qsl
 
 import h11
 
@@ -50,6 +51,7 @@ REQUEST_BYTES = 16 << 10
 REQUEST_PIECES = 64
 CONNECTION_S = 10.0  # from the first byte to the last
 ANSWER_S = 8.0  # deadline of an answer, then an error is sent
+QUERY_APART_S = 0.02
 FRESH_S = 0.5  # minimum lifetime of an answer; at least ten times its build time
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -96,7 +98,7 @@ class HttpAnswer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-Make = Callable[[StoreBeside], HttpAnswer]
+Make = Callable[[StoreBeside, bytes], HttpAnswer]  # with the query of the request
 
 
 class BadToken(ValueError):
@@ -148,18 +150,26 @@ class _WebPage:
         self._tell = tell
         self._stale_at = 0.0
         self._made: asyncio.Future[HttpAnswer] | None = None
+        self._query = b""  # of `_made`
 
-    async def answer(self) -> HttpAnswer:
-        """The latest answer, rebuilt if stale."""
-        if self._made is None or (self._made.done() and time.monotonic() >= self._stale_at):
-            self._made = asyncio.ensure_future(self.make(self._show_now))
+    async def answer(self, query: bytes = b"") -> HttpAnswer:
+        """The latest answer, rebuilt if stale. Another query waits until the latest answer is stale."""
         try:
             async with asyncio.timeout(ANSWER_S):
+                while self._query != query and not self._is_stale:
+                    await asyncio.sleep(QUERY_APART_S)
+                if self._made is None or self._is_stale:
+                    self._query = query
+                    self._made = asyncio.ensure_future(self.make(lambda store: self._show_now(store, query)))
                 return await asyncio.shield(self._made)
         except TimeoutError:
             return _of(f"the store was not read within {ANSWER_S:.0f} s")
 
-    async def make(self, make: Make) -> HttpAnswer:
+    @property
+    def _is_stale(self) -> bool:
+        return self._made is None or (self._made.done() and time.monotonic() >= self._stale_at)
+
+    async def make(self, make: Callable[[StoreBeside], HttpAnswer]) -> HttpAnswer:
         """Build an answer in the thread."""
         try:
             return await asyncio.wrap_future(self.reader.read(make))
@@ -169,10 +179,10 @@ class _WebPage:
             self._tell("".join(traceback.format_exception(error)).rstrip())
             return HttpAnswer(500, DEFECT)
 
-    def _show_now(self, store: StoreBeside) -> HttpAnswer:
+    def _show_now(self, store: StoreBeside, query: bytes) -> HttpAnswer:
         began = time.monotonic()
         try:
-            return self._show(store)
+            return self._show(store, query)
         finally:
             ended = time.monotonic()
             self._stale_at = ended + max(FRESH_S, 10 * (ended - began))
@@ -288,11 +298,13 @@ class Monitor:
         self._tell = tell
         metrics = Metrics(manager, lambda store: health.glance(manager, store)["problems"])
         self._overview = overview = Overview(manager)
-        make: dict[bytes, Callable[[StoreBeside], HttpAnswer]] = {
-            b"/metrics": lambda store: HttpAnswer(200, *metrics.text(store)),
-            b"/healthz": lambda store: _of(*health.glance(manager, store)["problems"]),
-            b"/status": lambda store: _as_json(200, health.glance(manager, store)),
-            OVERVIEW: lambda store: _as_json(200, overview.shown(store)),
+        make: dict[bytes, Make] = {
+            b"/metrics": lambda store, _: HttpAnswer(200, *metrics.text(store)),
+            b"/healthz": lambda store, _: _of(*health.glance(manager, store)["problems"]),
+            b"/status": lambda store, _: _as_json(200, health.glance(manager, store)),
+            OVERVIEW: lambda store, query: _as_json(
+                200, overview.shown(store, dict(parse_qsl(query.decode("latin-1"))))
+            ),
         }
         self._pages = {path: _WebPage(manager.store.folder, make[path], tell) for path in make}
         folder = Path(__file__).parent
@@ -398,7 +410,7 @@ class Monitor:
         self._do(self._answer(connection, request, body))
 
     async def _answer(self, connection: _HttpConnection, request: h11.Request, body: bytes) -> None:
-        path = request.target.partition(b"?")[0]
+        path, _, query = request.target.partition(b"?")
         headers = dict(request.headers)
         if path not in self._pages and path not in self._files and path not in (LIVE, ACT):
             answer = HttpAnswer(404, b"here are " + b", ".join((b"/", *self._pages, LIVE, ACT)) + b"\n")
@@ -413,7 +425,7 @@ class Monitor:
         elif path == OVERVIEW and not self._may_see(connection.address, headers):
             answer = HttpAnswer(401, LOCKED, headers={"www-authenticate": "Bearer"})
         else:
-            answer = await self._pages[path].answer()
+            answer = await self._pages[path].answer(query if path == OVERVIEW else b"")
         connection.send(answer)
 
     def _may_see(self, address: str, headers: Mapping[bytes, bytes]) -> bool:

@@ -164,17 +164,15 @@ function quota(queue) {
 }
 
 function queues(told) {
-  const wanted = $("search").value.trim().toLowerCase();
-  const found = told.queues.filter(queue => queue.name.toLowerCase().includes(wanted));
   const kind = queue => queue.system ? "system queue" : queue.transactional ? "transactional" : "not transactional";
-  update(document.querySelector("#queues tbody"), found.slice(0, SHOWN).map(queue => keyed(queue.name, make("tr", {},
+  update(document.querySelector("#queues tbody"), told.queues.slice(0, SHOWN).map(queue => keyed(queue.name, make("tr", {},
     cell("", "", name(queue.name), " ", make("span", {className: "small"}, kind(queue))),
     cell("messages", "number", count(queue.messages)),
     cell("size", "number", size(queue.bytes)),
     cell("quota", "", ...quota(queue)),
     cell("oldest", "number", queue.oldest === null ? "" : span(told.time - queue.oldest)),
     cell("", "actions", button("Messages", ...showing({action: "look", queue: queue.name})), button("Purge …", ...purging(queue.name)))))));
-  const shown = Math.min(found.length, SHOWN);
+  const shown = Math.min(told.queues.length, SHOWN);
   $("queues-more").textContent = shown < told.queue_count ? `${count(shown)} of ${count(told.queue_count)}, the fullest first` : "";
 }
 
@@ -192,9 +190,9 @@ function peers(told) {
     cell("", "", ...sparkline(peer.history, told.span_s)),
     cell("", "", name(peer.address))));
   document.querySelector("#peers tbody").replaceChildren(...lines, ...rows);
-  const more = told.peer_count - Math.min(told.peers.length, SHOWN);
+  const more = told.found_count - rows.length;
   $("refusals").textContent = told.refused && "Refused since the start of `ordack serve`: " + told.refused;
-  $("peers-more").textContent = more > 0 ? `and ${count(more)} more` : rows.length + lines.length ? "" : "No peer has connected since the start of `ordack serve`.";
+  $("peers-more").textContent = more > 0 ? `and ${count(more)} more` : rows.length + lines.length ? "" : told.peer_count ? "No peer has this in its name." : "No peer has connected since the start of `ordack serve`.";
 }
 
 function show(told) {
@@ -281,7 +279,8 @@ async function look() {
   clearTimeout(timer);
   const mine = ++asked;
   try {
-    const answer = await fetch("overview", {cache: "no-store", signal: AbortSignal.timeout?.(PATIENCE_MS), headers: token ? {Authorization: "Bearer " + token} : {}});
+    const find = new URLSearchParams([["queues", $("search").value], ["peers", $("search-peers").value]].filter(([, text]) => text)).toString();
+    const answer = await fetch("overview" + (find && "?" + find), {cache: "no-store", signal: AbortSignal.timeout?.(PATIENCE_MS), headers: token ? {Authorization: "Bearer " + token} : {}});
     $("unlock").hidden = answer.status !== 401;
     if (!answer.ok) throw new Error((await answer.text()).trim());
     const news = await answer.json();
@@ -312,7 +311,7 @@ function age() {
 
 setInterval(age, 1000);
 document.addEventListener("visibilitychange", () => document.hidden ? clearTimeout(timer) : look());
-$("search").addEventListener("input", () => told && queues(told));
+for (const id of ["search", "search-peers"]) $(id).addEventListener("input", look);
 document.addEventListener("click", press);
 $("ask-no").addEventListener("click", () => $("ask").close());
 $("close").addEventListener("click", () => $("content").hidden = true);
