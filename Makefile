@@ -85,8 +85,9 @@ lint: setup-test ## forms of Python and C, ruff, mypy --strict for CPython and f
 	@.venv/bin/mypy
 	@.venv/bin/mypy --config-file firmware/mypy.ini
 
-format: setup-test ## make what is made of mqqb.h, bring every Python and C file into the common form
+format: setup-test ## generate tables from mqqb.h and the reference pages, format every Python and C file
 	@.venv/bin/python c_core/layout.py
+	@.venv/bin/python host/reference.py
 	@.venv/bin/ruff format .
 	@.venv/bin/clang-format -i $(C_FILES)
 

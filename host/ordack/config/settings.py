@@ -67,19 +67,22 @@ def _flag(field: str, meaning: str, default: int = 0) -> Setting:
 
 
 def _timeout_class(field: str, default: int, which: str) -> Setting:
-    meaning = f"class of a message whose TimeToBeReceived ends while it {which}; 0x{default:04X} if absent"
+    meaning = f"class of a message that expires while it {which}; empty: 0x{default:04X}"
     return _number(field, default, CLASS_NEGATIVE, 0xFFFF, "", meaning)
 
 
 NUMBERS = {
     "AckTimeout": _number(
-        "session.ack_wait_timeout", 20000, 20000, 120000, "ms", "silence after which a session is dead (B-043)"
+        "session.ack_wait_timeout",
+        20000,
+        20000,
+        120000,
+        "ms",
+        "a session without traffic for this long is dead (B-043)",
     ),
-    "ClockSkew": _number(
-        "clock_skew", 0, 0, NEVER, "s", "how far a sender's clock may be behind for TimeToReachQueue (B-267)"
-    ),
+    "ClockSkew": _number("clock_skew", 0, 0, NEVER, "s", "tolerated lag of a sender's clock (B-267)"),
     "CloseOnMismatch": _flag(
-        "session.close_on_mismatch", "close a session whose peer counts other messages than arrived (A-13)", 1
+        "session.close_on_mismatch", "close a session if the peer's message count differs (A-13)", 1
     ),
     "EarlyOrderAck": _number(
         "early_order_ack",
@@ -87,51 +90,47 @@ NUMBERS = {
         0,
         NEVER,
         "ms",
-        "wait of an OrderAck while a packet is incomplete; 0: as B-045",
+        "longest wait of an OrderAck for the rest of a packet; 0: IdleAckDelay (B-045)",
     ),
     "EnablePingService": _flag("answer_pings", "answer pings (B-202)"),
-    "EnableReportMessages": _flag("report_messages", "make the report messages that traced messages ask for (B-294)"),
+    "EnableReportMessages": _flag("report_messages", "send report messages for traced messages (B-294)"),
     "IdleAckDelay": _number(
-        "order_ack_timeout", 500, 1, NEVER, "ms", "time that an OrderAck waits for more messages (B-045)"
+        "order_ack_timeout", 500, 1, NEVER, "ms", "longest wait of an OrderAck for more messages (B-045)"
     ),
-    "MaxInSessions": _number("max_sessions", 1024, 1, NEVER, "", "sessions at once, of both directions (B-206)"),
+    "MaxInSessions": _number("max_sessions", 1024, 1, NEVER, "", "open sessions, incoming and outgoing (B-206)"),
     "MaxInSessionsPerAddress": _number(
-        "max_sessions_per_address", 256, 1, NEVER, "", "sessions from one address, as that of a NAT (B-435)"
+        "max_sessions_per_address", 256, 1, NEVER, "", "sessions from one IP address (B-435)"
     ),
     "MaxUnackedPacket": _number("session.window_size", 64, 1, 0xFFFF, "packets", "window size (B-039)"),
-    "PacketTimeout": _number("packet_timeout", 60000, 1000, NEVER, "ms", "time that every packet may take to arrive"),
-    "PermitInsecureNacks": _flag(
-        "send_insecure_nacks", "tell senders that a queue or a right is missing (B-349, B-409)"
-    ),
+    "PacketTimeout": _number("packet_timeout", 60000, 1000, NEVER, "ms", "longest time for one packet to arrive"),
+    "PermitInsecureNacks": _flag("send_insecure_nacks", "tell senders about missing queues and rights (B-349, B-409)"),
     "PoisonAfter": _number(
-        "poison_after", None, 1, NEVER, "", "receives without a commit until a message moves to `NAME;poison`"
+        "poison_after", None, 1, NEVER, "", "rolled back receives before a message moves to `NAME;poison`; empty: never"
     ),
-    "Quota": _number("quota", 8 << 30, 0, NEVER, "bytes", "all packets kept (B-084, B-285)"),
+    "Quota": _number("quota", 8 << 30, 0, NEVER, "bytes", "size of all stored packets (B-084, B-285)"),
     "RemoveDuplicateCleanup": _number(
-        "history_lifetime", 1800000, 1000, NEVER, "ms", "time that the duplicate filter remembers a message (B-138)"
+        "history_lifetime", 1800000, 1000, NEVER, "ms", "memory of the duplicate filter (B-138)"
     ),
     "RouteMessages": _flag("route", "forward messages for other queue managers (B-264)"),
     "SendPings": _flag("send_pings", "ping before connecting (B-198)"),
-    "SeqResend13Time": _number(
-        "", 30, 1, NEVER, "s", "time before each of the first three resends of a sequence (B-015)"
-    ),
+    "SeqResend13Time": _number("", 30, 1, NEVER, "s", "interval of the first three resends (B-015)"),
     "TimeoutClassNeverSent": _timeout_class(
         "confirmation.class_never_sent", NACK_RECEIVE_TIMEOUT_AT_SENDER, "was never transmitted (C-21, A-44)"
     ),
     "TimeoutClassSent": _timeout_class(
-        "confirmation.class_sent", NACK_RECEIVE_TIMEOUT_AT_SENDER, "is transmitted, without OrderAck (C-22, A-44)"
+        "confirmation.class_sent", NACK_RECEIVE_TIMEOUT_AT_SENDER, "waits for its OrderAck (C-22, A-44)"
     ),
     "TimeoutClassStored": _timeout_class(
-        "confirmation.class_stored", NACK_RECEIVE_TIMEOUT, "is stored, without FinalAck (C-23, A-44)"
+        "confirmation.class_stored", NACK_RECEIVE_TIMEOUT, "waits for its FinalAck (C-23, A-44)"
     ),
     "TryConnectInterval": _number(
-        "try_connect_interval", 5000, 1, NEVER, "ms", "time between attempts to connect (B-133)"
+        "try_connect_interval", 5000, 1, NEVER, "ms", "interval between connection attempts (B-133)"
     ),
     "XactDeadLetterAlways": _flag(
-        "confirmation.xact_dead_letter_always", "every transactional message asks for dead-lettering (B-400)"
+        "confirmation.xact_dead_letter_always", "dead-letter every failed transactional message (B-400)"
     ),
     "XactDelayReceiveNack": _number(
-        "confirmation.xact_delay_receive_nack", None, 0, UNSET - 1, "s", "delay of a confirmation after `ttbr` (C-12)"
+        "confirmation.xact_delay_receive_nack", None, 0, UNSET - 1, "s", "wait for a confirmation after `ttbr` (C-12)"
     ),
 }
 
@@ -144,23 +143,17 @@ BAUD = 115200
 BAUD_MAX = 1 << 30
 
 _ACCESS = {
-    "allow-addresses": Setting(
-        PLACES, None, "from where messages may come: networks, names of `[[serial]]`; empty: nowhere"
-    ),
-    "allow-sources": Setting(
-        SOURCES, None, "who may have sent them, by GUID or name of `[names]`; a GUID alone proves nothing"
-    ),
-    "allow-certificates": Setting(
-        CERTIFICATES, None, "over whose TLS connections they may come, by the name in a certificate"
-    ),
+    "allow-addresses": Setting(PLACES, None, "allowed networks and `[[serial]]` names; an empty list allows none"),
+    "allow-sources": Setting(SOURCES, None, "allowed senders, as GUID or name; a GUID is no proof of identity"),
+    "allow-certificates": Setting(CERTIFICATES, None, "allowed TLS peers, by the name in their certificate"),
 }
 _LISTENER = {
-    "address": Setting(HOST, LISTEN[0], "one of this machine; `0.0.0.0`: every IPv4, `::`: every IPv6 address"),
+    "address": Setting(HOST, LISTEN[0], "address of this machine; `0.0.0.0`: all IPv4, `::`: all IPv6 addresses"),
     "port": _number("", LISTEN[1], 0, 65535, "", "TCP port; 0 picks a free one (B-001)"),
-    "allow": Setting(NETWORKS, None, "who may connect; without it everybody, with an empty list nobody"),
-    "tls": _flag("", "TLS, with a certificate of either side; it needs the table `[tls]`"),
+    "allow": Setting(NETWORKS, None, "allowed networks; default: all; an empty list allows none"),
+    "tls": _flag("", "require TLS with certificates of both sides; needs `[tls]`"),
     "allow-certificates": Setting(
-        CERTIFICATES, None, "with TLS, whose certificates may connect; without it all that are signed"
+        CERTIFICATES, None, "allowed TLS peers, by the name in their certificate; default: all"
     ),
 }
 
@@ -171,83 +164,85 @@ TABLES = {
             "own-names": Setting(
                 HOSTS,
                 None,
-                "addresses in direct names that mean this queue manager; without it all do, and "
-                "what is sent to an address of this machine stays here",
+                "host names and addresses of this queue manager in direct names; default: any",
             ),
             "http": Setting(
-                PLACE, None, "of the web page, `/metrics`, `/healthz`, `/status`; a port alone: of loopback"
+                PLACE, None, "address of the web page, `/metrics`, `/healthz` and `/status`; a port alone: loopback"
             ),
             "http-token-file": Setting(
                 PATH,
                 None,
-                "a line of 16 to 256 characters that only its owner may read: the token for changes on the web page, "
-                "and for the page from other machines. Without it, `serve` makes a token for changes at each start",
+                "file with the web page's token (16 to 256 characters, readable by its owner only); "
+                "default: `serve` prints a new token at each start",
             ),
-            "log-format": Setting(
-                FORM, "text", "of the log on standard error: lines of text, or one JSON object a line"
-            ),
+            "log-format": Setting(FORM, "text", "format of the log on standard error"),
         },
     ),
-    "listen": Table(
-        "Where connections are taken; without any: 127.0.0.1, port 1801, for this machine alone", _LISTENER, many=True
-    ),
+    "listen": Table("Addresses for boards and queue managers; default: 127.0.0.1, port 1801", _LISTENER, many=True),
     "applications": Table(
-        "Where applications of other machines are taken, which may do what those of this machine may; else nowhere",
+        "Addresses for applications on other machines, which get all rights; default: none",
         _LISTENER
         | {
             "port": _number("", None, 0, 65535, "", "TCP port; 0 picks a free one"),
             "allow-plain": _flag(
-                "", "take them without TLS, where anybody on the way reads, changes and takes messages"
+                "", "accept applications without TLS: anybody on the network can read and take messages"
             ),
         },
         needed=("port",),
         many=True,
     ),
     "tls": Table(
-        "Who this queue manager is, and whom it believes, where TLS is spoken; `ordack tls` makes such files",
+        "Identity and trust for TLS; `ordack tls` creates the files",
         {
-            "certificate": Setting(PATH, None, "PEM file: its certificate, for connections of both directions"),
-            "key": Setting(PATH, None, "PEM file: the private key of the certificate, without a password"),
-            "authority": Setting(PATH, None, "PEM file: whose signature it believes: of the plant, no public one"),
+            "certificate": Setting(PATH, None, "PEM file of this queue manager's certificate"),
+            "key": Setting(PATH, None, "PEM file of its private key, without a password"),
+            "authority": Setting(PATH, None, "PEM file of the plant's certificate authority; not a public one"),
         },
         needed=("certificate", "key", "authority"),
     ),
     "queues": Table(
-        "Who may write to a queue, whether it is there yet or not; applications of this machine always may. "
-        '`[queues."*"]` is for all queues without a table of their own',
+        "Senders that may write to a queue; applications of this machine always may. "
+        '`[queues."*"]` covers all other queues',
         _ACCESS,
         each="queue",
     ),
     "names": Table(
-        "What people call boards and queue managers",
+        "Names of boards and queue managers",
         {"": Setting(LABEL, None, "the name that is shown with the GUID")},
         each="GUID",
     ),
     "serial": Table(
         "Boards on serial ports",
         {
-            "port": Setting(TEXT, None, "the path of the port, or a URL of pyserial"),
-            "name": Setting(HOST, None, "of the board in direct names; else the last part of `port`"),
-            "baud": _number("", BAUD, 1, BAUD_MAX, "bits a second", "the speed of the line"),
+            "port": Setting(TEXT, None, "path of the port, or a pyserial URL"),
+            "name": Setting(HOST, None, "name of the board in direct names; default: last part of `port`"),
+            "baud": _number("", BAUD, 1, BAUD_MAX, "bits a second", "speed of the line"),
         },
         needed=("port",),
         many=True,
     ),
     "next-hops": Table(
-        "Where to connect to, instead of port 1801 of that address",
-        {"": Setting(WAY, None, "for a host in direct names, or the GUID of a queue manager")},
+        "Addresses to connect to instead of port 1801 of a host",
+        {"": Setting(WAY, None, "connect there for this host or queue manager")},
         each="host or GUID",
     ),
     "public-queues": Table(
-        "Where public queues are, in place of a directory",
-        {"": Setting(NAME, None, "for the GUID of a public queue")},
+        "Addresses of public queues, instead of a directory service",
+        {"": Setting(NAME, None, "address of this public queue")},
         each="GUID",
     ),
     "capture": Table(
-        "Records all traffic",
+        "Record of all traffic",
         {
-            "file": Setting(PATH, None, "the first pcapng file, then numbered ones beside it"),
-            "size": _number("", CAPTURE_SIZE, CAPTURE_SIZE_MIN, NEVER, "bytes", "all captures; the oldest go first"),
+            "file": Setting(PATH, None, "first pcapng file; further files get numbers"),
+            "size": _number(
+                "",
+                CAPTURE_SIZE,
+                CAPTURE_SIZE_MIN,
+                NEVER,
+                "bytes",
+                "limit of all files together; the oldest are deleted",
+            ),
         },
         needed=("file",),
     ),
