@@ -217,6 +217,15 @@ def test_help_fits_one_screen() -> None:
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in COMMANDS)
 
 
+def test_every_command_has_one_line_of_help_and_json() -> None:
+    for name in COMMANDS:
+        lines = ordack(name, "--help").stdout.splitlines()
+        below = [line.split()[0] for line in lines[lines.index("Commands:") + 1 :]] if "Commands:" in lines else []
+        assert not any(line.endswith("...") for line in lines[1:]), lines
+        for words in [[name, one] for one in below] or [[name]]:
+            assert "--json" in ordack(*words, "--help").stdout, words
+
+
 @pytest.mark.parametrize(
     ("words", "advice"),
     [

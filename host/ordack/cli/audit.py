@@ -35,7 +35,7 @@ CapturesArgument = Annotated[
     typer.Argument(
         metavar="PATH...",
         parser=common.anywhere,
-        help="Captures: files, patterns or folders, also s3a://BUCKET/... All of them together are one capture.",
+        help="Files, patterns or folders, also s3a://BUCKET/..., judged together.",
     ),
 ]
 OutOption = Annotated[
@@ -43,13 +43,14 @@ OutOption = Annotated[
     typer.Option(
         metavar="FOLDER",
         parser=_new_folder,
-        help="Write streams, sequences, senders and violations there as Parquet and JSON.",
+        help="Write streams, sequences, senders and violations as Parquet and JSON.",
     ),
 ]
 MasterOption = Annotated[
     str | None,
     typer.Option(
-        help="Spark's master URL. Default: Spark on this machine, for captures of 1 GiB and 8 processors or more."
+        metavar="URL",
+        help="Master URL of Spark. Default: local Spark for captures over 1 GiB on 8 processors or more.",
     ),
 ]
 FollowOption = Annotated[
@@ -57,7 +58,7 @@ FollowOption = Annotated[
     typer.Option(
         metavar="FOLDER",
         parser=common.local,
-        help="Instead of PATH: audit a folder in which captures keep arriving, until SIGTERM or SIGINT.",
+        help="Audit a folder with arriving captures until a signal. Replaces PATH.",
     ),
 ]
 CheckpointOption = Annotated[
@@ -65,7 +66,7 @@ CheckpointOption = Annotated[
     typer.Option(
         metavar="FOLDER",
         parser=common.local,
-        help="With --follow: folder that records the progress. The next start continues from it.",
+        help="With --follow: folder for the progress. The next audit continues there.",
     ),
 ]
 
@@ -77,19 +78,17 @@ def audit(
     names: common.NamesOption = None,
     master: MasterOption = None,
     conf: common.ConfOption = None,
-    no_spark: Annotated[bool, typer.Option("--no-spark", help="Do everything in this process.")] = False,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Audit in this process, without Spark.")] = False,
     follow: FollowOption = None,
     checkpoint: CheckpointOption = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="With --follow: end when everything that is there has been read.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="With --follow: end when all files are audited.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Check from captures that every transactional stream was exactly once and in order.
+    """Check captures: was every stream exactly once, in order?
 
-    Exit status: 0 no violations; 1 violations; 2 wrong usage, Spark is missing, or unusable input, such as one without
-    a packet of the protocol; 3 no violations, but the evidence is incomplete: verdicts are unknown, or packets were
-    not captured or could not be read. With --follow the status covers everything that was read.
+    Exit status: 0 no violations; 1 violations; 2 wrong usage, Spark is missing, or unusable input, such as captures
+    without MSMQ packets; 3 no violations, but the evidence is incomplete: a verdict is unknown, or packets are missing
+    or unreadable. With --follow the status covers all files.
     """
     if (follow is None) == (not captures):
         raise typer.BadParameter("give either captures or --follow FOLDER")

@@ -180,7 +180,9 @@ def board_doctor(
     outbox: OutboxOption = "outbox",
     as_json: common.JsonOption = False,
 ) -> None:
-    """Check a board: firmware, heap, flash, clock, network and pending messages. Each problem has a remedy.
+    """Check a board, and name a remedy for each problem.
+
+    The checks cover firmware, heap, flash, clock, network and pending messages.
 
     The command stops the board's program and starts it again. It changes nothing on the board. Exit status: 0 no
     problem; 1 at least one problem; 5 no MicroPython board answers.
@@ -226,7 +228,9 @@ def board_rescue(
     outbox: OutboxOption = "outbox",
     as_json: common.JsonOption = False,
 ) -> None:
-    """Copy a board's outbox to this machine, and list its messages, their states and damaged records.
+    """Copy a board's outbox, and list its messages.
+
+    The list shows states and damaged records.
 
     `ordack board rescue FOLDER` lists a copy on this machine. The command changes neither the board nor the copy. Exit
     status: 0 everything was readable; 1 records are damaged, or nothing was done; 5 no MicroPython board answers.

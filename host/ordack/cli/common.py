@@ -57,14 +57,14 @@ def report_file(text: str) -> Path:
 
 
 HtmlOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", parser=report_file, help="Write a report with plots, one file.")
+    Path | None, typer.Option(metavar="FILE", parser=report_file, help="Write a report with plots to FILE.")
 ]
 NamesOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
         parser=local_file,
-        help="An ordack.toml; its [names] say what people call boards and queue managers.",
+        help="Show the names from [names] of this ordack.toml.",
     ),
 ]
 
@@ -90,12 +90,10 @@ StoreOption = Annotated[
         help="Folder of the store.",
     ),
 ]
-MasterOption = Annotated[str | None, typer.Option(help="Spark's master URL. Default: local[*].")]
-ConfOption = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's own. May be repeated.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask, also if messages are lost.")]
+MasterOption = Annotated[str | None, typer.Option(metavar="URL", help="Master URL of Spark. Default: local[*].")]
+ConfOption = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting. Repeatable.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 def spark_settings(conf: list[str] | None) -> dict[str, str]:

@@ -19,8 +19,7 @@ AUTHORITY, AUTHORITY_DAYS, DAYS = "ordack", 7300, 3650
 
 tls_app = typer.Typer(
     no_args_is_help=True,
-    help="Make the certificates that TLS needs: one authority for a plant, a certificate for each queue "
-    "manager and board.",
+    help="Create certificates: one authority for the plant, one certificate for each machine.",
 )
 ConfigOption = Annotated[
     Path | None,
@@ -28,7 +27,7 @@ ConfigOption = Annotated[
         "--config",
         metavar="FILE",
         parser=local_file,
-        help="Configuration file. Default: ordack.toml in the folder of the store, if it is there.",
+        help="Configuration file. Default: ordack.toml in the folder of the store.",
     ),
 ]
 
@@ -65,9 +64,10 @@ def config(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a configuration file, and show what `ordack serve` would go by: the file, then defaults.
+    """Check the configuration file, and show all settings.
 
-    It says all that is wrong with the file. Exit status 2: the file cannot be used.
+    The command lists every mistake in the file. Each setting is shown with its value and source: file or default. Exit
+    status: 0 the file is valid; 2 the file has mistakes.
     """
     from ordack.config import config_file
     from ordack.config.tls import BadTls, Tls
@@ -156,40 +156,45 @@ def _told() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def _report(made: Made, what: str) -> None:
-    report_done(False, f"{what}, until {made.until:%Y-%m-%d}: {', '.join(map(str, made.files))}")
+def _report(made: Made, what: str, as_json: bool) -> None:
+    files, until = [*map(str, made.files)], f"{made.until:%Y-%m-%d}"
+    report_done(as_json, f"{what}, until {until}: {', '.join(files)}", files=files, until=until)
 
 
 @tls_app.command("init")
-def tls_init(folder: FolderArgument) -> None:
-    """Make a certificate authority: ca.pem, which everybody gets, and ca.key, which stays here and is kept safe.
+def tls_init(folder: FolderArgument, as_json: JsonOption = False) -> None:
+    """Create a certificate authority: ca.pem and ca.key.
 
-    Who has ca.key can make certificates that the whole plant believes. Nothing that is there is overwritten.
+    Every queue manager and board gets a copy of ca.pem. Keep ca.key secret: its owner can sign certificates that the
+    whole plant trusts. The command overwrites nothing.
     """
     from ordack.server import certificates
 
     with _told():
-        _report(certificates.init(folder, AUTHORITY, AUTHORITY_DAYS), f"made the authority {AUTHORITY}")
+        _report(certificates.init(folder, AUTHORITY, AUTHORITY_DAYS), f"made the authority {AUTHORITY}", as_json)
 
 
 @tls_app.command("certificate")
 def tls_certificate(
     folder: FolderArgument,
-    name: Annotated[str, typer.Argument(help="Who gets it, as press-3: allow-certificates goes by this name.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the machine, such as press-3, for allow-certificates.")
+    ],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="An address or name at which others connect to it, besides NAME; may be repeated."),
+        typer.Option(metavar="HOST", help="Other address or host name of the machine. Repeatable."),
     ] = None,
-    board: Annotated[bool, typer.Option("--board", help="Write files for MicroPython, too: DER.")] = False,
-    renew: Annotated[bool, typer.Option("--renew", help="Make it and its key new, in place of those there.")] = False,
+    board: Annotated[bool, typer.Option("--board", help="Also write DER files, for MicroPython.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Replace an existing certificate and its key.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Make a certificate and its key, signed by the authority in FOLDER.
+    """Create a certificate and its key, signed by the authority.
 
-    Copy NAME.pem, NAME.key and ca.pem to the machine of that name and name them in [tls] of its ordack.toml; a board
-    gets NAME.der, NAME.key.der and ca.der. Keys go nowhere else.
+    Copy NAME.pem, NAME.key and ca.pem to the machine of that name, and name them in [tls] of its ordack.toml. A board
+    gets NAME.der, NAME.key.der and ca.der. Copy a key to no other place.
     """
     from ordack.server import certificates
 
     with _told():
         made = certificates.issue(folder, name, host or (), DAYS, board, renew)
-        _report(made, f"made a certificate for {name}")
+        _report(made, f"made a certificate for {name}", as_json)

@@ -181,19 +181,18 @@ def decode(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...", help="Captures, raw packets or hex text, also s3a://BUCKET/FILE; - is standard input."
+            metavar="FILE...", help="Captures, raw packets or hex text, also s3a://BUCKET/FILE. -: standard input."
         ),
     ],
     names: NamesOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per packet.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per packet.")] = False,
 ) -> None:
-    """Decode MSMQ packets from pcap and pcapng captures (TCP 1801, UDP 3527), raw bytes or hex text with # comments.
+    """Print the MSMQ packets of captures or hex dumps.
 
-    Standard error counts frames of other link types than Ethernet, Linux cooked, BSD loopback and raw IP. It also names
-    files without packets, which is no failure.
-
-    Exit status: 0 all packets are well formed; 3 some packet is malformed; 2 a file cannot be read or decoded, or is a
-    capture of which no frame can be read (with several files, 3 comes before 2); 1 the output cannot be written.
+    The command reads pcap and pcapng files (TCP 1801, UDP 3527), raw packets, and hex text with # comments. Standard
+    error names files without packets, and counts frames with unknown link types. Known are Ethernet, Linux cooked, BSD
+    loopback and raw IP. Exit status: 0 all packets are well-formed; 1 the output cannot be written; 2 a file is
+    unreadable; 3 a packet is malformed. With several files, 3 precedes 2.
     """
     if sys.stdout is None:
         _complain("standard output", "closed")

@@ -27,34 +27,38 @@ if TYPE_CHECKING:
 DestinationArgument = Annotated[
     str,
     typer.Argument(
-        help="Name of a local queue; name of a board or queue manager, and its queue: press-7/commands; or a format "
-        "name: DIRECT=TCP:10.0.0.5\\private$\\line1, "
-        "DIRECT=OS:plant\\private$\\line1, PRIVATE=<GUID of a queue manager>\\<number of its queue>."
+        metavar="DESTINATION",
+        help="Local queue: line1. Queue of a board or queue manager: press-7/commands. Format name: "
+        "'DIRECT=TCP:10.0.0.5\\private$\\line1' or 'PRIVATE=GUID\\NUMBER'.",
     ),
 ]
 DeliveryOption = Annotated[
     str | None,
-    typer.Option(help="express, recoverable or transactional. Default: what a local queue takes, else transactional."),
+    typer.Option(
+        metavar="KIND",
+        help="express, recoverable or transactional. Default: the kind of a local queue, else transactional.",
+    ),
 ]
 TtrqOption = Annotated[
-    int | None, typer.Option(help="Seconds to reach its queue. 0 counts as 10, one attempt. Default: four days.")
+    int | None,
+    typer.Option(metavar="SECONDS", help="Time to reach the queue. 0: one attempt within 10 s. Default: four days."),
 ]
 DeadLetterOption = Annotated[
     bool,
-    typer.Option("--dead-letter", help="Keep the message in a dead-letter queue if it is not known to be delivered."),
+    typer.Option(
+        "--dead-letter", help="Move the message to the dead-letter queue if its delivery fails or is unknown."
+    ),
 ]
-JournalOption = Annotated[
-    bool, typer.Option("--journal", help="Keep a copy in the journal when the message is delivered.")
-]
+JournalOption = Annotated[bool, typer.Option("--journal", help="Keep a copy in the journal after delivery.")]
 
 
 def send(
     destination: DestinationArgument,
     store: StoreOption,
-    body: Annotated[str | None, typer.Option(help="The body. Default: standard input.")] = None,
-    empty: Annotated[bool, typer.Option("--empty", help="Take a body of 0 bytes from standard input, too.")] = False,
-    label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
-    priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
+    body: Annotated[str | None, typer.Option(metavar="TEXT", help="Body. Default: standard input.")] = None,
+    empty: Annotated[bool, typer.Option("--empty", help="Allow an empty body from standard input.")] = False,
+    label: Annotated[str, typer.Option(metavar="TEXT", help="Label, at most 249 characters.")] = "",
+    priority: Annotated[int, typer.Option(min=0, max=7, metavar="0-7", help="7 is received first.")] = 3,
     delivery: DeliveryOption = None,
     ttrq: TtrqOption = None,
     dead_letter: DeadLetterOption = False,
@@ -113,21 +117,22 @@ def receive(
     name: QueueArgument,
     store: StoreOption,
     as_json: JsonOption = False,
-    count: Annotated[int | None, typer.Option(min=0, help="Take at most this many messages.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Take all messages that are in the queue.")] = False,
-    peek: Annotated[
-        bool, typer.Option("--peek", help="Leave the messages in the queue. Shows all of them unless --count is given.")
-    ] = False,
+    count: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Receive at most N messages. Default: 1.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Receive all messages in the queue.")] = False,
+    peek: Annotated[bool, typer.Option("--peek", help="Print messages without removing them. Default: all.")] = False,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Take all messages, then those that arrive, until --count or a signal ends it."),
+        typer.Option("--follow", help="Receive all messages, then wait for more until a signal."),
     ] = False,
 ) -> None:
-    """Take one message from a queue, or more: print it, then remove it.
+    """Receive messages from a queue: print them, then remove them.
 
-    A message is removed only after its line was written: to disk, if standard output is a file; to the reader, if it is
-    a pipe. If the command ends early, the other messages stay in the queue, and standard error says how many were
-    removed and which was the last. If it is killed in between, the next receive prints the last line again.
+    The command removes a message after it wrote the line: to disk for a file, to the reader for a pipe. An interrupted
+    command leaves the other messages in the queue. It reports the number of removed messages and the last one on
+    standard error. After a kill, the next receive may print the last line again. Exit status: 0 done; 1 failed; above
+    128 ended by a signal.
     """
     if peek and follow:
         raise typer.BadParameter("--peek and --follow do not go together")
@@ -203,14 +208,14 @@ def _reason_of(message: Message) -> str:
 
 TargetArgument = Annotated[
     str | None,
-    typer.Argument(help="Where they go: a queue here or a format name, as `ordack send` takes it.", show_default=False),
+    typer.Argument(metavar="[DESTINATION]", help="New destination, as for `ordack send`.", show_default=False),
 ]
 ClassOption = Annotated[
     list[str] | None,
     typer.Option(
         "--class",
         metavar="CLASS",
-        help="Only those that ended for this reason: NACK_REACH_QUEUE_TIMEOUT or 0x8002. May be given several times.",
+        help="Move only dead letters of this class: NACK_REACH_QUEUE_TIMEOUT or 0x8002. Repeatable.",
     ),
 ]
 
@@ -227,22 +232,27 @@ def move(
     name: QueueArgument,
     store: StoreOption,
     target: TargetArgument = None,
-    back: Annotated[bool, typer.Option("--back", help="Each goes to the destination that it was sent to.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="Send each message to its original destination.")] = False,
     classes: ClassOption = None,
     sent_from: Annotated[
         datetime | None,
-        typer.Option(metavar="TIME", parser=_moment, help="Only those sent at 2026-11-23T14:30 or later."),
+        typer.Option(
+            metavar="TIME", parser=_moment, help="Move only messages sent at TIME or later: 2026-11-23T14:30."
+        ),
     ] = None,
     in_doubt: Annotated[
-        bool, typer.Option("--in-doubt", help="Also dead letters that may have been received: they can come twice.")
+        bool,
+        typer.Option(
+            "--in-doubt", help="Also move dead letters that may have been received. They may be received twice."
+        ),
     ] = False,
-    count: Annotated[int | None, typer.Option(min=0, help="Move at most this many messages.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Move all of them.")] = False,
+    count: Annotated[int | None, typer.Option(min=0, metavar="N", help="Move at most N messages. Default: 1.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Move all messages.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Send a message again that was kept, or more: a dead letter, a copy in the journal, a poison message.
+    """Send kept messages again: dead letters, copies, poison.
 
-    Each leaves its queue and is sent in one step. It is a new message, with what its application has written in it.
+    Each message leaves its queue and is sent in one transaction, as a new message with the old content.
     """
     if (target is None) != back:
         raise typer.BadParameter("say where the messages go: name a destination, or --back for the one they had")

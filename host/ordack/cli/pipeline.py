@@ -20,7 +20,7 @@ AnewOption = Annotated[
     bool,
     typer.Option(
         "--anew",
-        help="Give up a recorded segment whose file or folder is lost, or let FOLDER replace one that is gone.",
+        help="Accept the loss of a recorded segment, or of the former folder.",
     ),
 ]
 ToOption = Annotated[
@@ -28,31 +28,36 @@ ToOption = Annotated[
     typer.Option(
         metavar="FOLDER",
         parser=common.anywhere,
-        help="Folder for the segments, created if there is none; or s3a://BUCKET/FOLDER.",
+        help="New or existing folder for segments, or s3a://BUCKET/FOLDER.",
     ),
 ]
 
 
 @app.command("export")
 def export(
-    names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
+    names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Queues to export.")],
     store: common.StoreOption,
     to: ToOption,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more when the queues are empty.")] = False,
-    rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Largest number of messages in a segment.")] = 10_000,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more messages until a signal.")] = False,
+    rows: Annotated[
+        int, typer.Option(min=1, max=1_000_000, metavar="N", help="Maximum number of messages per segment.")
+    ] = 10_000,
     age: Annotated[
-        float, typer.Option(min=0, help="With --follow: seconds that a message waits for others to share its segment.")
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="With --follow: maximum age of a message before its segment is written."
+        ),
     ] = 1.0,
     anew: AnewOption = False,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Move messages from queues to Parquet files (segments), each message to exactly one.
+    """Move messages from queues to Parquet files (segments).
 
-    A segment never changes. Export is the message's receipt: senders who asked for it are told. Nothing is lost or
-    doubled if the command is killed; the next export continues. When the disk of FOLDER is full, messages stay in their
-    queues. SIGTERM, SIGINT and SIGHUP end it after a whole segment. Exit status: 0 done; 1 not everything, the rest is
-    still in its queue; 2 wrong usage, or a package is missing; 6 the disk failed, and nobody knows whether the last
-    messages are in a segment: the same export does it again without doubling any.
+    Each message goes to exactly one segment, also if the command is killed: the next export continues. A segment never
+    changes. Senders that requested a receipt get one. If the disk is full, messages stay in their queues. SIGTERM,
+    SIGINT and SIGHUP end the command after a whole segment. Exit status: 0 done; 1 incomplete, the other messages are
+    in their queues; 2 wrong usage, or a package is missing; 6 the disk failed, and the last segment may exist: repeat
+    the same export, which duplicates nothing.
     """
     import signal
 
@@ -102,38 +107,36 @@ TableOption = Annotated[
     typer.Option(
         "--to",
         metavar="TABLE",
-        help="Folder or URL of the table. With --format iceberg: a folder, or CATALOG.NAMESPACE.TABLE.",
+        help="Folder or URL of the table; for Iceberg a folder or CATALOG.NAMESPACE.TABLE.",
     ),
 ]
 TableFormatOption = Annotated[
-    str | None, typer.Option("--format", help="delta or iceberg. Default: as the table is; delta for a new one.")
+    str | None,
+    typer.Option("--format", metavar="FORMAT", help="delta or iceberg. Default: that of the table, else delta."),
 ]
 SchemaOption = Annotated[
     str | None,
     typer.Option(
         metavar="DDL",
-        help='Columns to decode from the bodies, as in "temperature DOUBLE, at TIMESTAMP". A body that '
-        "does not fit leaves them null, and the column _malformed has the reason. Default: those of the table.",
+        help='Columns to decode from bodies: "temperature DOUBLE, at TIMESTAMP". If a body does not match, they are '
+        "null, and _malformed holds the reason. Default: columns of the table.",
     ),
 ]
 BodiesOption = Annotated[
-    str | None, typer.Option(help="Format of the bodies: json or cbor. Default: as the table is; json for a new one.")
+    str | None, typer.Option(metavar="FORMAT", help="json or cbor. Default: that of the table, else json.")
 ]
 PrefixOption = Annotated[
     str | None,
-    typer.Option(help="Text that names in --schema have in front of those in the body. Default: as the table is."),
+    typer.Option(metavar="TEXT", help="Prefix of column names in --schema. Default: that of the table."),
 ]
 ContinuousOption = Annotated[
     bool,
     typer.Option(
         "--continuous/--once",
-        help="Continue with what arrives, until SIGTERM, SIGINT or SIGHUP; or end when "
-        "everything that is there is in the table.",
+        help="Wait for new segments until a signal, or end when all segments are loaded.",
     ),
 ]
-IntervalOption = Annotated[
-    float, typer.Option(min=0, help="With --continuous: seconds between two looks at the folder.")
-]
+IntervalOption = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="With --continuous: polling interval.")]
 
 
 @app.command("ingest")
@@ -144,7 +147,7 @@ def pipeline_ingest(
     schema: SchemaOption = None,
     bodies: BodiesOption = None,
     prefix: PrefixOption = None,
-    queue: Annotated[str | None, typer.Option(help="Take only this queue. Default: all.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="QUEUE", help="Load only messages of this queue.")] = None,
     continuous: ContinuousOption = False,
     interval: IntervalOption = 1.0,
     master: common.MasterOption = None,
@@ -153,10 +156,10 @@ def pipeline_ingest(
 ) -> None:
     """Load exported messages into a table, each exactly once.
 
-    Nothing is lost or doubled if the command is killed; the next ingest continues. It reports how long messages took
-    from arrival in the queue, and from sending, until they were in the table; sending times are whole seconds. Exit
-    status: 0 done; 1 not everything, the next ingest continues; 2 wrong usage, Spark is missing, or unusable input: a
-    missing or damaged segment, a folder with other files, a table that others have written or with other columns.
+    A killed command loses and duplicates nothing: the next ingest continues. The command reports the latency from
+    arrival and from sending until the message was in the table. Sending times are whole seconds. Exit status: 0 done; 1
+    incomplete, the next ingest continues; 2 wrong usage, Spark is missing, or unusable input: a missing or damaged
+    segment, a folder with other files, a table with other columns or another writer.
     """
     with common.needs("spark"):
         from ordack.pipeline.ingest import Job, Progress, ingest
@@ -191,16 +194,16 @@ def pipeline_prune(
     segments: SegmentsArgument,
     tables: Annotated[
         list[str],
-        typer.Option("--in", metavar="TABLE", help="A table that is to have the messages. Repeat it for each."),
+        typer.Option("--in", metavar="TABLE", help="Table that must hold the messages. Repeatable."),
     ],
-    days: Annotated[float, typer.Option(min=0, help="Keep segments for so many days after they became visible.")] = 7,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be.")] = False,
+    days: Annotated[float, typer.Option(min=0, metavar="DAYS", help="Keep segments for DAYS after export.")] = 7,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report segments without deleting them.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Delete segments whose messages are in every one of the tables.
+    """Delete segments whose messages are in all given tables.
 
-    The oldest of a queue go first, and the newest of each stays. Exit status: 0 done; 1 not done; 2 wrong usage or
-    unusable input.
+    The command deletes the oldest segments of a queue first, and keeps the newest. Exit status: 0 done; 1 failed; 2
+    wrong usage or unusable input.
     """
     with common.needs("spark"):
         from ordack.pipeline import prune
@@ -237,9 +240,7 @@ def _problems() -> Iterator[None]:
         raise StoreError(str(error)) from None
 
 
-CapturesArgument = Annotated[
-    str, typer.Argument(metavar="CAPTURES", help="A capture, a quoted pattern, or a folder: all is one capture.")
-]
+CapturesArgument = Annotated[str, typer.Argument(metavar="CAPTURES", help="File, quoted pattern or folder.")]
 OneSegmentsArgument = Annotated[
     str,
     typer.Argument(
@@ -253,17 +254,18 @@ def reconcile(
     captures: CapturesArgument,
     segments: OneSegmentsArgument,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Table of `ordack table ingest`.")],
-    queue: Annotated[str | None, typer.Option(help="Only messages to this queue. Default: all.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="QUEUE", help="Compare only messages of this queue.")] = None,
     names: common.NamesOption = None,
     master: common.MasterOption = None,
     conf: common.ConfOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Check that every acknowledged message of captures is in segments and table, once, and none that was never sent.
+    """Compare captures, segments and table message by message.
 
-    It names messages by source and message id, with the packets that show them. Exit status: 0 all is there, once; 1
-    not so; 2 wrong usage, Spark is missing, or unusable input; 3 nothing is wrong, but something cannot be known:
-    captures have holes, or messages are not exported or ingested yet.
+    The command checks that segments and table hold every acknowledged message once, and no other message. It names
+    messages by source and message id, with the packets that show them. Exit status: 0 no difference; 1 differences; 2
+    wrong usage, Spark is missing, or unusable input; 3 no difference found, but captures have holes, or messages are
+    not exported or ingested yet.
     """
     with common.needs("spark"):
         from pyspark.errors import PySparkException

@@ -16,9 +16,10 @@ from ordack.store.queues import QueueExists, QueueNotEmpty
 from ordack.store.schema import SYSTEM
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, pause or delete queues.")
-QueueArgument = Annotated[str, typer.Argument(help="Queue name: line1, or in MSMQ's form .\\private$\\line1.")]
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue: line1 or .\\private$\\line1.")]
 FormatNameArgument = Annotated[
-    str, typer.Argument(help="An outgoing queue: its format name as `ordack status` shows it, or press-7/commands.")
+    str,
+    typer.Argument(metavar="QUEUE", help="Outgoing queue: press-7/commands, or a format name from `ordack status`."),
 ]
 NO_OUTGOING = "there is no outgoing queue {}; `ordack status` shows them"
 
@@ -31,15 +32,15 @@ def queue_create(
         bool,
         typer.Option(
             "--transactional/--non-transactional",
-            help="Take only transactional messages, which boards send, or others.",
+            help="Kind of message that the queue accepts. Boards send transactional messages.",
         ),
     ] = True,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed if the queue exists and is of the same kind.")
+        bool, typer.Option("--if-not-exists", help="Succeed if a queue of this kind exists.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a private queue."""
+    """Create a queue."""
     from ordack.client import Client
 
     with Client(store) as client:
@@ -63,7 +64,10 @@ def queue_create(
 
 @app.command("list")
 def queue_list(store: StoreOption, as_json: JsonOption = False) -> None:
-    """List the queues with the number and size of their messages. System queues that are empty are not shown."""
+    """List queues with their messages, bytes and quotas.
+
+    Empty system queues are omitted.
+    """
     with open_to_look(store) as opened:
         queues = [queue for queue in opened.queues.all() if queue.kind != SYSTEM or queue.messages]
     rows = []
@@ -84,11 +88,14 @@ def queue_quota(
     name: QueueArgument,
     store: StoreOption,
     quota: Annotated[
-        str | None, typer.Argument(help='New limit in bytes, or "none". Without it the command shows the limit.')
+        str | None, typer.Argument(metavar="[BYTES]", help='New quota, or "none". Default: show the quota.')
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show or set the limit of a queue in bytes, also of a journal or dead-letter queue."""
+    """Show or set the quota of a queue in bytes.
+
+    Journals and dead-letter queues have quotas, too.
+    """
     from ordack.client import Client
     from ordack.config.config import parse_quota
     from ordack.store.schema import CLOSED_QUEUES
@@ -111,8 +118,12 @@ def queue_quota(
 
 
 @app.command("delete")
-def queue_delete(name: QueueArgument, store: StoreOption, yes: YesOption = False) -> None:
-    """Delete a queue. Asks first if it holds messages. Senders who asked for it are told."""
+def queue_delete(name: QueueArgument, store: StoreOption, yes: YesOption = False, as_json: JsonOption = False) -> None:
+    """Delete a queue and its messages.
+
+    The command asks for confirmation if the queue holds messages. Senders that requested acknowledgements get negative
+    ones.
+    """
     from ordack.client import Client
 
     with Client(store) as client:
@@ -121,24 +132,24 @@ def queue_delete(name: QueueArgument, store: StoreOption, yes: YesOption = False
         except QueueNotEmpty as error:
             confirm(str(error), "delete")
             removed = client.delete_queue(name)
-    report_done(False, f"deleted {name} with {counted(removed, 'message')}")
+    report_done(as_json, f"deleted {name} with {counted(removed, 'message')}", name=name, removed=removed)
 
 
 def purge(
     name: Annotated[
-        str, typer.Argument(help="A queue, or the format name of an outgoing queue as `ordack status` shows it.")
+        str, typer.Argument(metavar="QUEUE", help="Queue, or outgoing queue: press-7/commands, or its format name.")
     ],
     store: StoreOption,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove all messages from a queue, or give up those that wait for another machine. Asks first if there are any.
+    """Remove all messages from a queue or an outgoing queue.
 
-    Senders who asked for it are told. From an outgoing queue `ordack serve` removes the messages, and moves those that
-    ask for it to the dead-letter queue. A message that has arrived may still be received. If the outgoing queue holds
-    acknowledgements for another queue manager, that one will not learn what became of its messages. Acknowledgements
-    that only pass through, and tell that a message was refused, stay: without them its sender would take the message
-    for stored.
+    The command asks for confirmation if there are messages. Senders that requested acknowledgements get negative ones.
+    From an outgoing queue, `ordack serve` removes the messages, and moves those with --dead-letter to the dead-letter
+    queue. The destination may have received a removed message. If the outgoing queue holds acknowledgements, their
+    receiver does not learn the outcome of its messages. Forwarded acknowledgements of refused messages stay: without
+    them the sender would take its messages for stored.
     """
     from ordack.api.remote import purge_outgoing
     from ordack.broker.sending import address
@@ -165,7 +176,7 @@ def purge(
     report_done(as_json, text, name=name, removed=removed, kept=kept)
 
 
-def _change_outgoing(store: Path, name: str, done: str, *orders: tuple[Any, ...]) -> None:
+def _change_outgoing(store: Path, name: str, as_json: bool, done: str, *orders: tuple[Any, ...]) -> None:
     from ordack.broker.sending import address
     from ordack.client import Client
 
@@ -174,25 +185,29 @@ def _change_outgoing(store: Path, name: str, done: str, *orders: tuple[Any, ...]
         if not all(client.order(order, format_name, *arguments) for order, *arguments in orders):
             raise StoreError(NO_OUTGOING.format(format_name))
         named = PeerNames.kept(client.store.names()).added(format_name)
-    report_done(False, f"{named}: {done}")
+    report_done(as_json, f"{named}: {done}", name=name, done=done)
 
 
 @app.command("pause")
-def queue_pause(name: FormatNameArgument, store: StoreOption) -> None:
-    """Stop sending from an outgoing queue until it is resumed."""
-    _change_outgoing(store, name, "on hold", ("set_on_hold", True))
+def queue_pause(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """Stop sending from an outgoing queue."""
+    _change_outgoing(store, name, as_json, "on hold", ("set_on_hold", True))
 
 
 @app.command("resume")
-def queue_resume(name: FormatNameArgument, store: StoreOption) -> None:
-    """Continue sending from an outgoing queue now: paused, or waiting for the resend interval."""
-    _change_outgoing(store, name, "resumed", ("set_on_hold", False), ("request_resend",))
+def queue_resume(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """Send from a paused outgoing queue again.
+
+    The command also ends the wait for the resend interval.
+    """
+    _change_outgoing(store, name, as_json, "resumed", ("set_on_hold", False), ("request_resend",))
 
 
 def streams(store: StoreOption, as_json: JsonOption = False) -> None:
-    """List the streams of transactional messages from other queue managers, each with its latest accepted message.
+    """List incoming transactional streams.
 
-    "refused": messages since then that were not the next one of their stream. What is sent again is among them.
+    Each line shows the last accepted message of a stream. "refused" counts messages since then that were not the next
+    one, including duplicates.
     """
     from ordack.broker import status
 
@@ -211,15 +226,17 @@ def streams(store: StoreOption, as_json: JsonOption = False) -> None:
 
 
 def reset_stream(
-    source: Annotated[str, typer.Argument(help="GUID or name of the source, as `ordack store streams` shows it.")],
-    destination: Annotated[str, typer.Argument(help="Destination, as `ordack store streams` shows it.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Source from `ordack store streams`: GUID or name.")],
+    destination: Annotated[str, typer.Argument(metavar="DESTINATION", help="Destination from `ordack store streams`.")],
     store: StoreOption,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Forget a stream that refuses everything, so that its source can begin anew. Asks first.
+    """Forget an incoming stream that refuses every message.
 
-    The next message that is accepted is the first one of a sequence. Messages that the source has sent before and sends
-    again are received twice. A source in the middle of a sequence has to begin another one: purge its outgoing queue.
+    The next accepted message begins a new sequence. If the source resends messages that were received before, they are
+    received twice. The command asks for confirmation. A source in the middle of a sequence must begin a new one: purge
+    its outgoing queue.
     """
     from mqqb import guids
 
@@ -241,4 +258,4 @@ def reset_stream(
             confirm(f"messages that the source resends to {destination} would be received twice", "reset", "the stream")
         for stream in found:
             client.order("reset_incoming", guids.guid_bytes(stream["source"]), stream["destination"])
-    report_done(False, f"reset {source} to {destination}")
+    report_done(as_json, f"reset {source} to {destination}", source=source, destination=destination)

@@ -30,37 +30,38 @@ ListenOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Address to accept connections on, in place of those in the configuration file; may be repeated. Port 0 "
-        "picks a free one. Default: 127.0.0.1:1801, for this machine alone; 0.0.0.0:1801 is for the whole network.",
+        help="Listen on this address. Port 0 picks a free port. Repeatable. Default: 127.0.0.1:1801, for this machine "
+        "only. 0.0.0.0:1801 serves the network.",
     ),
 ]
 NextHopOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="ADDRESS=HOST:PORT: connect there for destinations at ADDRESS, a host or the GUID of a queue manager, "
-        "instead of its port 1801. ADDRESS=tls://HOST:PORT: with TLS, as [tls] in the configuration file says."
+        metavar="ADDRESS=HOST:PORT",
+        help="Connect to HOST:PORT for destinations at ADDRESS: a host, or the GUID of a queue manager. "
+        "tls://HOST:PORT uses TLS. Repeatable. Default: port 1801 of ADDRESS.",
     ),
 ]
 SerialOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[NAME=]PORT[@BAUD]",
-        help="A serial port with a board at its other end: a path or a pyserial URL. "
-        "NAME addresses the board in direct names. Default: the last part of the path, 115200 baud.",
+        help="Serial port of a board: a path or pyserial URL. NAME is the board's host name in direct names. "
+        "Repeatable. Default: last part of the path, 115200 baud.",
     ),
 ]
 CaptureOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", parser=local, help="Record all traffic in this pcapng file, then in numbered ones beside it."
+        metavar="FILE", parser=local, help="Record all traffic in this pcapng file and numbered files beside it."
     ),
 ]
 HttpOption = Annotated[
     str | None,
     typer.Option(
         metavar="[HOST:]PORT",
-        help="Answer the web page, /metrics (Prometheus), /healthz and /status over HTTP; PORT alone is for this "
-        "machine only.",
+        help="Serve the web page, /metrics for Prometheus, /healthz and /status over HTTP. Default host: this machine "
+        "only.",
     ),
 ]
 
@@ -73,12 +74,12 @@ def serve(
     serial: SerialOption = None,
     capture: CaptureOption = None,
     http: HttpOption = None,
-    create: Annotated[bool, typer.Option("--create", help="Make a new store if there is none.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the store if there is none.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run the queue manager until SIGTERM or SIGINT.
 
-    Options override the configuration file, which has settings without an option, too.
+    Options override the configuration file.
     """
     import signal
 

@@ -22,12 +22,15 @@ _SERIAL_FIGURES = ("baud", "connections", "faults", "resent", "damaged")
 @app.command("state")
 def state(
     store: StoreOption,
-    message_id: Annotated[int, typer.Argument(min=1, max=0xFFFFFFFF, help="MessageID that `ordack send` printed.")],
+    message_id: Annotated[
+        int, typer.Argument(min=1, max=0xFFFFFFFF, metavar="MESSAGEID", help="MessageID from `ordack send`.")
+    ],
     as_json: JsonOption = False,
 ) -> None:
-    """Show what became of a transactional message sent from here, and why it waits.
+    """Show the outcome of a message that this store sent.
 
-    Exit status 1: nothing is known of the message.
+    If the message is pending, the command shows the reason. It knows transactional messages only. Exit status: 0 the
+    outcome is known; 1 the store knows nothing of the message.
     """
     from ordack.broker import status
     from ordack.client import Client
@@ -50,10 +53,10 @@ app.command("purge")(purge)
 
 
 def status(store: StoreOption, as_json: JsonOption = False) -> None:
-    """Show the whole store: whether it is served, who is connected, what is in the queues, what waits and why.
+    """Show connections, queues, pending messages and problems.
 
-    Exit status: 0 all is well; 1 somebody has to look at something, or the store is not served. The last lines say what
-    is wrong.
+    The last lines name each problem and the next step. Exit status: 0 no problem; 1 a problem, or no `ordack serve`
+    runs on the store.
     """
     from ordack.api import remote
     from ordack.broker import status
