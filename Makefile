@@ -156,7 +156,7 @@ firmware: setup-firmware ## MicroPython with our modules for every emulated boar
 	@firmware/ports/rp2/build.sh
 	@arm-none-eabi-size $(wildcard build/firmware/*/firmware.elf)
 	@ls -gGh --time-style=+ $(addprefix build/firmware/, unix/micropython) build/rp2/firmware.uf2 build/natmod/*/_mqqb.mpy build/mip/package.json
-	@echo "no _mqqb.mpy for Xtensa (ESP32), which needs Espressif's compiler: firmware/docs/ports.md"
+	@echo "no _mqqb.mpy for Xtensa (ESP32), which needs Espressif's compiler: firmware/docs/how-to/firmware.md"
 
 clean: ## removes what the jobs made, except .venv
 	@rm -rf build host/*.so host/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

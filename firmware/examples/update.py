@@ -1,6 +1,6 @@
 """main.py of a board whose program, app.py, arrives as a message. The outbox and its messages stay.
 
-    ordack send --store plant 'PRIVATE=<GUID>\\9' --dead-letter < app.py
+    ordack send press-7/update --dead-letter < app.py
 
 app.py has a function main(node, pause). pause(ms) delivers for ms, and restarts the board after a new app.py has come.
 If app.py ends or raises, the previous app.py returns.

@@ -34,7 +34,7 @@ TLS = {"ordack/node/tls.py"}
 RAW_FLASH = {"ordack/node/storage/raw_flash.py"}
 UART = {"mqqb/line.py", "ordack/node/uart.py"}
 RECEIVING = {"mqqb/acks.py", "mqqb/destination.py", "ordack/node/owed.py"}  # only modules of REFUSING import them
-SENDS_ONLY = "this firmware only sends: docs/ports.md has one that receives"
+SENDS_ONLY = "this firmware only sends: see docs/how-to/firmware.md"
 # What boards that only send refuse: modules, and methods.
 REFUSING = {"ordack/node/inbox.py", "ordack/node/storage/sources.py", "ordack/node/talk/listener.py"}
 REFUSED = {

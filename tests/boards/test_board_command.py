@@ -120,7 +120,7 @@ def test_the_page_for_a_pico_w_leads_to_a_reading(queue: str, tmp_path: Path) ->
     """
     example = ROOT / "firmware" / "examples" / "pico_w"
     program = (example / "main.py").read_text()
-    page = (ROOT / "firmware" / "docs" / "getting-started.md").read_text()
+    page = (ROOT / "firmware" / "docs" / "tutorial.md").read_text()
     for command in re.findall(r"ordack board (\w+)", page):
         assert ordack(command, "--help").returncode == 0
     for name, text in STUBS.items():

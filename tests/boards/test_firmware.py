@@ -125,8 +125,8 @@ def test_mps2_hears_nothing_while_it_erases_if_that_takes_time(mps2: Callable[..
 
 def test_the_walk_through_with_no_board_works(tmp_path: Path) -> None:
     """And with a typo in the queue's name the program says so."""
-    page = (ROOT / "firmware" / "docs" / "getting-started.md").read_text(encoding="utf-8")
-    commands = page.partition("## With no board at all")[2].partition("```sh\n")[2].partition("```")[0]
+    page = (ROOT / "firmware" / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    commands = page.partition("### A Cortex-M3 in QEMU")[2].partition("```sh\n")[2].partition("```")[0]
     program = (ROOT / "firmware" / "examples" / "no_board.py").read_text(encoding="utf-8")
     port = str(own_port())
     examples = tmp_path / "firmware" / "examples"

@@ -1,4 +1,4 @@
-"""A board's queue manager: sends from an outbox on flash and receives into inboxes (docs/api.md).
+"""A board's queue manager: sends from an outbox on flash and receives into inboxes (docs/reference.md).
 
     node = Node("outbox")
     queue = node.queue("DIRECT=TCP:10.0.0.5\\\\private$\\\\line1")
@@ -120,7 +120,7 @@ def _take_over(place: object) -> None:
 
 
 class Node:
-    """A board's queue manager. folder: of the outbox, created if missing. docs/api.md describes the arguments in full.
+    """A board's queue manager. folder: of the outbox, created if missing. docs/reference.md has all arguments.
 
     connect: (host, port) or a link for all traffic; None: each queue's own address, port 1801. listen: (host, port) for
     incoming connections. guid: 16 bytes; None: the outbox's, which starts with a new one. name: of this board, for

@@ -1,4 +1,4 @@
-"""TlsLink: a connection over TLS. MicroPython needs the module `tls`; docs/api.md lists the cost."""
+"""TlsLink: a connection over TLS. MicroPython needs the module `tls`; docs/reference.md lists the cost."""
 
 from mqqb import MICROPYTHON, const
 from ordack.node.talk.link import TcpLink
