@@ -57,21 +57,25 @@ def init(store: StoreOption, as_json: JsonOption = False) -> None:
     report_done(as_json, text, store=str(store), guid=guid)
 
 
-@app.command("renew-identity")
-def renew_identity(store: StoreOption, as_json: JsonOption = False) -> None:
-    """Give a copied store its own GUID. Stop `ordack serve` first.
+@app.command("check")
+def store_check(store: StoreOption, as_json: JsonOption = False) -> None:
+    """Check the store for damage, while it is in use.
 
-    Pending messages end, because nobody can acknowledge them under the old GUID. Messages with --dead-letter go to the
-    dead-letter queue.
+    The command reads every page, and counts queues and messages. Exit status: 0 no damage; 1 the store is damaged.
     """
-    from ordack.store import Store, StoreBusy, StoreError
+    from ordack.store.backup import inspect_backup
+    from ordack.store.disk import megabytes
 
-    with Store(store) as opened:
-        try:
-            guid = guids.guid_text(opened.renew_identity())
-        except StoreBusy as error:
-            raise StoreError(f"{error}: stop it first") from None
-    report_done(as_json, f"{store} has the GUID {guid}", store=str(store), guid=guid)
+    with activity("reading the store"):
+        contents = inspect_backup(store)
+    fate = "damaged" if contents.problems else "whole"
+    size = f"{megabytes(contents.size)}, format version {contents.version}"
+    problems = contents.problems
+    text = "\n".join(map(printable, [f"{store}: {fate}, {_amount(contents)}, {size}", *problems]))
+    report(as_json, text, store=str(store), whole=not problems, problems=problems, **_values(contents))
+    if problems:
+        complain("restore a backup; until then, receive what can still be received")
+        raise typer.Exit(1)
 
 
 @app.command("backup")
@@ -114,6 +118,23 @@ def restore(
     report_done(as_json, text, store=str(store), backup=str(backup), note=lost, **_values(contents))
 
 
+@app.command("renew-identity")
+def renew_identity(store: StoreOption, as_json: JsonOption = False) -> None:
+    """Give a copied store its own GUID. Stop `ordack serve` first.
+
+    Pending messages end, because nobody can acknowledge them under the old GUID. Messages with --dead-letter go to the
+    dead-letter queue.
+    """
+    from ordack.store import Store, StoreBusy, StoreError
+
+    with Store(store) as opened:
+        try:
+            guid = guids.guid_text(opened.renew_identity())
+        except StoreBusy as error:
+            raise StoreError(f"{error}: stop it first") from None
+    report_done(as_json, f"{store} has the GUID {guid}", store=str(store), guid=guid)
+
+
 def _amount(contents: Contents) -> str:
     return (
         f"{counted(contents.messages, 'message')} in {counted(contents.queues, 'queue')}, "
@@ -133,24 +154,3 @@ def _values(contents: Contents) -> dict[str, int]:
 
 app.command("streams")(streams)
 app.command("reset-stream")(reset_stream)
-
-
-@app.command("check")
-def store_check(store: StoreOption, as_json: JsonOption = False) -> None:
-    """Check the store for damage, while it is in use.
-
-    The command reads every page, and counts queues and messages. Exit status: 0 no damage; 1 the store is damaged.
-    """
-    from ordack.store.backup import inspect_backup
-    from ordack.store.disk import megabytes
-
-    with activity("reading the store"):
-        contents = inspect_backup(store)
-    fate = "damaged" if contents.problems else "whole"
-    size = f"{megabytes(contents.size)}, format version {contents.version}"
-    problems = contents.problems
-    text = "\n".join(map(printable, [f"{store}: {fate}, {_amount(contents)}, {size}", *problems]))
-    report(as_json, text, store=str(store), whole=not problems, problems=problems, **_values(contents))
-    if problems:
-        complain("restore a backup; until then, receive what can still be received")
-        raise typer.Exit(1)
