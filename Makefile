@@ -8,6 +8,9 @@ C_FILES = $(shell find c_core firmware hil host/native tests/c -name '*.[ch]')
 MESSAGES ?= 1000
 CUTS ?= 50
 WHEELS ?= build/wheel
+RELEASE := build/release
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+PIP = $(PYTHON_VENV) -m pip --disable-pip-version-check
 KILLS ?= 5
 STEPS ?= 1000000
 OVER_TLS = $(if $(BOARD),,unix)
@@ -19,7 +22,7 @@ BROKE_BEFORE = $(if $(BOARD),,$(foreach link,eth uart,mps2-$(link):erase-fixed $
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil pipeline test test-fast test-c lint format planted powercuts mutants model audits conformance bench docs wheel deb firmware clean setup-docs setup-test setup-bench setup-firmware
+.PHONY: help setup run hil pipeline test test-fast test-c lint format planted powercuts mutants model audits conformance bench docs wheel deb release firmware clean setup-docs setup-release setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *##@? ' '/^##@ / { print "\n" $$2 } /^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' \
@@ -38,6 +41,9 @@ setup-test:
 
 setup-bench:
 	@$(SETUP) bench
+
+setup-release:
+	@$(SETUP) release
 
 setup-docs:
 	@$(SETUP) docs
@@ -144,13 +150,31 @@ wheel: setup ## ordack as a wheel for this machine, with its compiled modules: W
 	@rm -rf $(WHEELS)/source $(WHEELS)/ordack-*.whl
 	@mkdir -p $(WHEELS)/source
 	@tar --exclude='*.so' --exclude='*.egg-info' --exclude=__pycache__ -c pyproject.toml README.md LICENSE c_core firmware/mqqb host | tar -x -C $(WHEELS)/source
-	@umask 022 && CFLAGS="-g0 $$CFLAGS" $(PYTHON_VENV) -m pip --disable-pip-version-check wheel -q --no-deps --no-build-isolation -w $(WHEELS) $(WHEELS)/source
+	@umask 022 && CFLAGS="-g0 $$CFLAGS" $(PIP) wheel -q --no-deps --no-build-isolation -w $(WHEELS) $(WHEELS)/source
 	@rm -rf $(WHEELS)/source
 	@ls $(WHEELS)/ordack-*.whl
 
-deb: $(if $(TRY),setup-test,setup) ## the queue manager as a Debian package, build/deb/ordack_VERSION_ARCHITECTURE.deb; host/docs/operating.md; TRY=1: also install, upgrade and remove it in a Debian of its own
+deb: $(if $(TRY),setup-test,setup) ## the queue manager as a Debian package, build/deb/ordack_VERSION_ARCHITECTURE.deb; TRY=1: also install, upgrade and remove it in a Debian of its own
 	@PYTHON=$(PYTHON_VENV) host/debian/build.sh build/deb
 	@$(if $(TRY),$(PYTHON_VENV) -m pytest -q --timeout 3600 tests/host/debian_package.py)
+
+release: setup-release wheel deb firmware ## wheels, the Debian package, the mip package, firmware images, checksums and an SBOM in build/release/
+	@rm -rf $(RELEASE) build/sbom
+	@mkdir -p $(RELEASE)/wheels
+	@$(PIP) wheel -q -c tests/constraints.txt -w $(RELEASE)/wheels "$$(echo build/wheel/ordack-$(VERSION)-*.whl)[boards]"
+	@cp build/deb/ordack_$(VERSION)_*.deb $(RELEASE)
+	@tar --sort=name --owner=0 --group=0 --numeric-owner --mode=a+rX,go-w --mtime=@$$SOURCE_DATE_EPOCH --exclude=made-from -C build/mip -c . | \
+		gzip -9n >$(RELEASE)/ordack-$(VERSION)-mip.tar.gz
+	@cp build/rp2/firmware.uf2 $(RELEASE)/ordack-$(VERSION)-pico.uf2
+	@cp build/rp2/firmware.elf $(RELEASE)/ordack-$(VERSION)-pico.elf
+	@cp build/firmware/mps2-an385/firmware.elf $(RELEASE)/ordack-$(VERSION)-mps2-an385.elf
+	@cp build/firmware/unix/micropython $(RELEASE)/ordack-$(VERSION)-micropython-linux-$$(uname -m).elf
+	@$(PYTHON_VENV) -m venv --without-pip build/sbom
+	@$(PIP) --python build/sbom/bin/python install -q --no-index --find-links $(RELEASE)/wheels 'ordack[boards]'
+	@.venv/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o $(RELEASE)/ordack-$(VERSION).cdx.json build/sbom/bin/python
+	@$(PYTHON_VENV) firmware/ports/sbom.py $(RELEASE)/ordack-$(VERSION).cdx.json build/micropython/*.dsc build/rp2/sources/*.dsc build/rp2/sources/*.deb
+	@cd $(RELEASE) && find * -type f | LC_ALL=C sort | xargs sha256sum >SHA256SUMS && cat SHA256SUMS
+	@echo "not in it: Pico W, ESP32 and STM32 images, which need files that Debian has not: firmware/docs/how-to/firmware.md"
 
 firmware: setup-firmware ## MicroPython with our modules for every emulated board and, as a UF2, for the Pico, the package for stock firmware; firmware/ports/README.md
 	@firmware/ports/rp2/build.sh

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Brings what a job needs onto this machine: programs (programs.txt), the virtual environment, MicroPython.
-#   setup.sh run | firmware | test | bench | docs
+#   setup.sh run | firmware | release | test | bench | docs
 # Everything is made under .venv/ and build/. A step is done again only when what it is made from has changed.
 # PYTHON= names the interpreter, MICROPYTHON_DIR= a MicroPython checkout (1.25 or newer) to use instead of Debian's source.
 set -euo pipefail
-job=${1:?run, firmware, test, bench or docs}
+job=${1:?run, firmware, release, test, bench or docs}
 cd "$(dirname "$0")/../.."
 root=$PWD
 export PYTHON=${PYTHON:-python3} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_CONSTRAINT=$root/tests/constraints.txt
@@ -139,6 +139,7 @@ python_part() {
     if for_tests; then packages+=" hil spark bridges docs dev"; fi
     [ "$job" != bench ] || packages+=" bench"
     [ "$job" != docs ] || packages=docs
+    [ "$job" != release ] || packages+=" release"
     for group in $packages; do
         step "python-packages-$group" "$key $(requirements "$group")" install_requirements "$group"
     done
