@@ -56,6 +56,7 @@ def test_the_page_is_static_and_runs_nothing_but_its_own_file(tmp_path: Path, pa
     with page_of(tmp_path) as port:
         status, headers, text = ask(port, path)
         head = ask(port, path, "HEAD")
+        assert [ask(port, *request)[1]["allow"] for request in ((path, "PUT"), ("/act",))] == ["GET, HEAD", "POST"]
     assert (status, headers["content-type"]) == (200, f"{media_type}; charset=utf-8")
     policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
     assert (policy["default-src"], policy["script-src"], policy["style-src"]) == ("'none'", "'self'", "'self'")
@@ -66,28 +67,6 @@ def test_the_page_is_static_and_runs_nothing_but_its_own_file(tmp_path: Path, pa
     assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text) == []
     assert not re.search(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval|Function)\b", text)
     assert not re.search(r"<script(?! src=\"page\.js\" defer></script>)|<style|\son\w+=\"", text)
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("PUT", "/", 405),
-        ("POST", "/overview", 405),
-        ("GET", "/act", 405),
-        ("GET", "/page.html", 404),
-        ("GET", "/dead-letters", 404),
-        ("GET", "/?" + "x" * 8000, 200),
-        ("GET", "/?" + "x" * monitor.REQUEST_BYTES, 431),
-    ],
-)
-def test_web_request_gets_expected_error_status(tmp_path: Path, method: str, path: str, status: int) -> None:
-    with page_of(tmp_path) as port:
-        found = ask(port, path, method)
-        assert (found[0], found[1].get("allow")) == (
-            status,
-            None if status != 405 else "POST" if path == "/act" else "GET, HEAD",
-        )
-        assert ask(port, "/")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -171,7 +150,7 @@ def test_a_long_action_goes_on_and_others_are_refused(tmp_path: Path, monkeypatc
     monkeypatch.setattr(monitor.actions, "run", lambda *_: end.wait(DEADLINE_S) and {"done": "purged"})
     with page_of(tmp_path, TOKEN.encode()) as port:
         status, told = act(port, {"action": "purge"})
-        assert (status, "goes on" in told["done"]) == (202, True)
+        assert (status, "still running" in told["done"]) == (202, True)
         assert act(port, {})[0] == 503
         assert ask(port, "/livez")[0] == 503  # of a manager whose loop does not run, but the port answers
         end.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-PEERS_MAX = 10_000  # bounds the memory, to some 500 bytes each: anybody may connect under new GUIDs
+PEERS_MAX = 10_000  # bounds the memory, to some 430 bytes a peer: anybody may connect under new GUIDs
 SPAN_S = 600
 SPANS = 36  # 6 hours
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mqqb import guids
@@ -84,7 +83,7 @@ class Overview:
         went = applications.removed + sum(counts.sent for counts in peers)
         self.samples.append((round(time.time(), 1), store.queues.total(), store.outgoing.total(), came, went))
 
-    def shown(self, store: Store, find: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    def shown(self, store: Store, find: Mapping[str, str]) -> dict[str, Any]:
         """The whole overview, ready for JSON. find: parts of names of `queues` and `peers`, to select them. Raises
         StoreError."""
         told = glance(self._manager, store)

@@ -60,20 +60,20 @@ OVERVIEW = b"/overview"
 ACT = b"/act"
 TOKEN_MIN, TOKEN_MAX = 16, 256  # characters
 LOCKED = (
-    b"From another machine, or under a name that is not this machine's, the page needs a token. Enter the token in the "
+    b"Requests from other machines need a token. So do requests under a foreign host name. Enter the token from the "
     b"file that http-token-file in ordack.toml names.\n"
 )
 NO_TOKEN = (
-    b"The token is missing or wrong. Enter the token that `ordack serve` prints at its start, or, if ordack.toml names "
-    b"an http-token-file, the token in that file.\n"
+    b"The token is missing or wrong. Enter the token that `ordack serve` prints at its start. If ordack.toml names an "
+    b"http-token-file, enter the token from that file.\n"
 )
 FOREIGN = (
-    b"This request comes from a page of another site, or its Host is not the address of the page. Open the page of "
-    b"this machine. A reverse proxy must pass on the header Host.\n"
+    b"The request comes from a page of another site: Origin and Host differ. Use the page that this server shows. A "
+    b"reverse proxy must pass on the header Host.\n"
 )
-BUSY = b"Another request is at work. Wait until its figures stop changing, then try again.\n"
+BUSY = b"Another request is still running. Wait until it ends, then try again.\n"
 DEFECT = b"This is a defect of ordack: its log has the details.\n"
-AT_WORK = "The request takes longer than usual and goes on. The figures on this page follow it."
+AT_WORK = "The request is still running. The figures on this page show its progress."
 SAFE = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
