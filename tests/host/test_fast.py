@@ -86,6 +86,7 @@ def _meaning(twin: Twin) -> object:
         tables[name] = sorted(execute(f"SELECT {TABLES[name]} FROM {name}"), key=repr)
     counters = twin.manager.links.counters
     counts = [(name, one.sessions, one.received, one.received_bytes, one.refused) for name, one in counters.peers]
+    counts += [(guid, one.received) for guid, one in twin.manager.links.histories.copy().items()]
     told = counters.batches.counts, counters.batches.total, counters.ends, counters.store_failures
     return sessions, streams, tables, counts, told, sorted(twin.log)
 

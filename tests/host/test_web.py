@@ -24,7 +24,7 @@ from ordack.server.health import ROWS_MAX
 from ordack.server.monitor import BadToken, read_token
 from ordack.store import Store
 
-from tests.support.command import DEADLINE_S, ordack
+from tests.support.command import DEADLINE_S, converse, ordack, settle
 from tests.support.dead_letters import store_with_dead_letters, with_token
 from tests.support.host_peer import Peer, direct
 from tests.support.watched import answering, until, watched_serve
@@ -235,21 +235,19 @@ def test_web_overview_shows_present_and_past_peers_by_name(tmp_path: Path) -> No
             return found
 
         peer = Peer(b"\1" * 16, direct("line1"))
+        for number in range(2):
+            peer.send(b"%d" % number)
         peer.connect(tcp.now())
         with socket.create_connection(("127.0.0.1", running.serve.port), timeout=DEADLINE_S) as connection:
-            connection.settimeout(0.05)
-            deadline = time.monotonic() + DEADLINE_S
-            while not peers():
-                assert time.monotonic() < deadline
-                connection.sendall(peer.output(tcp.now()))
-                with contextlib.suppress(TimeoutError):
-                    peer.receive(connection.recv(1 << 16), tcp.now())
+            settle(peer, connection)
+            until(peers, "it is shown")
             [there] = peers()
             assert (there["name"], there["sessions"], there["address"]) == ("press 7 <b>", 1, "127.0.0.1")
             assert there["guid"] == "{01010101-0101-0101-0101-010101010101}"
             assert there["silent_s"] < DEADLINE_S
-        history = until(lambda: peers()[0]["history"], "it is sampled")
-        assert (len(history), sum(history)) == (peer_history.SPANS, 0)
+        peer.send(b"2")
+        converse(peer, running.serve.port)  # too short for the sampling to see the session
+        until(lambda: sum(peers()[0]["history"]) == 3, "each message is counted")
         gone = until(lambda: (found := peers()[0])["sessions"] == 0 and found, "it is seen to go")
         assert (gone["name"], gone["guid"]) == (there["name"], there["guid"])
         until(lambda: peers()[0]["silent_s"] > 0.5, "its silence is told")
