@@ -219,6 +219,31 @@ def test_closed_stdout_fails_receive_without_losing_message(store: Path) -> None
     assert len(as_json("receive", "--store", store, "plain", "--all")) == 1
 
 
+def test_send_count_is_exact_and_an_interrupt_tells_how_many_were_accepted(store: Path) -> None:
+    said = ordack("send", "plain", "--store", store, "--body", "x", "--count", 5).stdout
+    assert said.startswith("sent 5 messages to plain, ")
+    assert len(as_json("receive", "plain", "--store", store, "--all")) == 5
+    words = ("--body", "x", "--count", "1000000", "--rate", "100", "--json")
+    process = Running("send", "plain", "--store", str(store), *words)
+    for _ in range(3):
+        process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=DEADLINE_S)[1]
+    assert process.returncode == 128 + signal.SIGINT
+    accepted = len(as_json("receive", "plain", "--store", store, "--all"))
+    assert accepted >= 3
+    assert f"interrupted: {accepted} of 1000000 messages accepted" in errors
+
+
+def test_send_count_tells_how_many_were_accepted_before_a_failure(store: Path) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        words = ("--body", "x", "--count", "9", "--json")
+        process = Running("send", "plain", "--store", str(store), *words, stdout=full)
+        errors = process.communicate(timeout=DEADLINE_S)[1]
+    assert (process.returncode, "1 of 9 messages accepted" in errors) == (1, True)
+    assert len(as_json("receive", "plain", "--store", store, "--all")) == 1
+
+
 def test_the_bytes_of_an_argument_are_sent_as_they_are(store: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "ordack", "send", "--store", str(store), "plain", "--body", b"\xff\xc3\xa9"],

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, complain, report, report_done
-from ordack.cli.output import Interrupted, OutputError, write
+from ordack.cli.common import JsonOption, StoreOption, activity, complain, interrupted_with, report, report_done
+from ordack.cli.output import Interrupted, OutputError, uninterrupted, write
 from ordack.cli.queues import QueueArgument
 from ordack.config.names import counted
 from ordack.store import StoreError
@@ -20,6 +21,7 @@ from ordack.store import StoreError
 if TYPE_CHECKING:
     from ordack.broker.commits import Moved
     from ordack.broker.message import Message
+    from ordack.broker.sending import Sent
     from ordack.client import Client
     from ordack.config.names import PeerNames
 
@@ -63,31 +65,78 @@ def send(
     ttrq: TtrqOption = None,
     dead_letter: DeadLetterOption = False,
     journal: JournalOption = False,
+    count: Annotated[int, typer.Option(min=1, metavar="N", help="Send the message N times.")] = 1,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="R", help="With --count: messages per second. Default: no limit."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send one message. It is on disk when the command ends; it travels to another machine when `ordack serve` runs."""
+    """Send a message to a queue, here or elsewhere.
+
+    The message is on disk when the command ends. `ordack serve` delivers it to other machines. With --count, each
+    message has its own commit, and an interrupted command reports the number of accepted messages.
+    """
     from ordack.client import Client
     from ordack.config.names import PeerNames
 
     content = _content(body, empty)
     with Client(store) as client:
+
+        def send_one() -> Sent:
+            return client.send(
+                destination, content, label, priority, delivery, ttrq=ttrq, dead_letter=dead_letter, journal=journal
+            )
+
+        def show(sent: Sent) -> None:
+            text = f"sent message {sent.message_id} to {named}, {sent.delivery}"
+            values = {**sent._asdict(), "identifier": sent.identifier.hex()}
+            (report if count > 1 else report_done)(as_json, text, destination=destination, **values)
+
+        named = PeerNames.kept(client.store.names()).added(destination)
         try:
             # before sending: `serve` may have discarded this very message when send() returns
             discarded = 0 if dead_letter else client.last_discarded(destination)
-            sent = client.send(
-                destination, content, label, priority, delivery, ttrq=ttrq, dead_letter=dead_letter, journal=journal
-            )
+            if count == 1:
+                show(send_one())
+            else:
+                sent = _send_many(send_one, count, rate, show if as_json else None)
+                text = f"sent {count} messages to {named}, {sent.delivery}; the last is message {sent.message_id}"
+                if not as_json:
+                    report_done(False, text)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
-        named = PeerNames.kept(client.store.names()).added(destination)
     if discarded:
         _warn(destination, named, discarded)
-    report_done(
-        as_json,
-        f"sent message {sent.message_id} to {named}, {sent.delivery}",
-        destination=destination,
-        **{**sent._asdict(), "identifier": sent.identifier.hex()},
-    )
+
+
+def _send_many(
+    send_one: Callable[[], Sent], count: int, rate: float | None, show: Callable[[Sent], None] | None
+) -> Sent:
+    """Send `count` messages, at most `rate` per second; returns the last. After a failure or a signal, report the
+    number of accepted messages."""
+    accepted = 0
+    begun = time.monotonic()
+
+    def told() -> str:
+        return f"{accepted} of {count} messages accepted"
+
+    with activity("sending") as progress, interrupted_with(told):
+        try:
+            for number in range(count):
+                if rate is not None:
+                    time.sleep(max(0.0, begun + number / rate - time.monotonic()))
+                with uninterrupted():
+                    sent = send_one()
+                    accepted += 1
+                progress(f"{told()}, {accepted / max(time.monotonic() - begun, 1e-9):,.0f} per second")
+                if show:
+                    show(sent)
+        except StoreError as error:
+            raise type(error)(f"{error}; {told()}") from None
+        except (BrokenPipeError, OutputError):
+            raise StoreError(f"standard output did not take the report; {told()}") from None
+    return sent
 
 
 def _content(body: str | None, may_be_empty: bool) -> bytes:

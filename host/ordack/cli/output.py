@@ -162,7 +162,7 @@ class Drain:
                 settle()
                 count = len(written)
         finally:
-            with _uninterrupted():
+            with uninterrupted():
                 self._queue.put_back(keys[count:])
                 if count:
                     self._queue.end_receive(keys[:count], confirm.ACK_RECEIVE)
@@ -189,7 +189,7 @@ def interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """Block signals, so that removing messages and counting them stay together."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
