@@ -73,27 +73,17 @@ def test_peers_are_bounded_and_nothing_that_they_did_is_lost() -> None:
 # ---- what is shown ---------------------------------------------------------------------------------------
 
 
-def _documented() -> dict[str, tuple[str, str, str]]:
-    """Kind, label and meaning by name, as the page says."""
-    text = (ROOT / "host" / "docs" / "operating.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \| (?:`(\w+)`)? ?\| (.+) \|$", text, re.MULTILINE)
-    return {name: (kind, label, meaning.replace("`", "")) for name, kind, label, meaning in rows}
-
-
 @pytest.mark.slow
-def test_metrics_page_documents_each_metric_exactly(watched: Watched) -> None:
-    told = _documented()
-    shown = {
-        family.name + ("_total" if family.type == "counter" else ""): family
-        for family in families_of(watched.get("/metrics")[1])
-    }
+def test_pages_document_each_metric_with_kind_and_label(watched: Watched) -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "host" / "docs").rglob("*.md")))
+    rows = re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \| (?:`(\w+)`)? ?\|", pages, re.MULTILINE)
+    told = {name: (kind, {label, "le"}) for name, kind, label in rows}
+    families = families_of(watched.get("/metrics")[1])
+    shown = {family.name + ("_total" if family.type == "counter" else ""): family for family in families}
     assert shown.keys() == told.keys()
     for name, family in shown.items():
-        if name.startswith("ordack_"):
-            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-            kind, label, meaning = told[name]
-            assert (family.type, family.documentation.replace("`", "")) == (kind, meaning)
-            assert labels <= {label}
+        kind, labels = told[name]
+        assert (family.type, {label for sample in family.samples for label in sample.labels} - labels) == (kind, set())
 
 
 @pytest.mark.slow

@@ -65,20 +65,20 @@ class Metrics:
         apps = self._manager.applications
         healthy = not self._problems(store)
         room = max(store.room(self._manager.config.quota).bytes, 0)
-        text = "Time that the disk took to make a transaction durable"
+        text = "Time of a commit until the transaction is on the disk"
         yield _histogram("ordack_commit_seconds", text, work.commits, 1_000_000)
-        text = "Messages from the network that one transaction has stored"
+        text = "Messages from the network that one transaction stores"
         yield _histogram("ordack_batch_messages", text, counters.batches)
         for name, value, meaning in (
             ("healthy", healthy, "1 if /healthz answers with status 200, else 0"),
-            ("syncs_total", work.syncs, "Waits for the disk, of commits and checkpoints"),
+            ("syncs_total", work.syncs, "Syncs of the disk, by commits and checkpoints"),
             ("checkpoints_total", work.checkpoints, "Copies of the write-ahead log into the database's file"),
             ("wal_bytes", work.log_bytes, "Content of the write-ahead log"),
-            ("store_room_bytes", room, "What may still be stored, within the quota and on the disk"),
-            ("store_failures_total", counters.store_failures, "Times that the store could not be read or written"),
-            ("applications", len(apps), "Applications that are connected to serve"),
-            ("application_sent_total", apps.sent, "Messages that applications have sent through serve"),
-            ("application_removed_total", apps.removed, "Messages that applications have received and removed"),
+            ("store_room_bytes", room, "Bytes that the store can still take, within the quota and on the disk"),
+            ("store_failures_total", counters.store_failures, "Failed reads and writes of the store"),
+            ("applications", len(apps), "Connected applications"),
+            ("application_sent_total", apps.sent, "Messages that connected applications sent"),
+            ("application_removed_total", apps.removed, "Messages that connected applications received and removed"),
         ):
             yield _plain(f"ordack_{name}", meaning, value)
 
@@ -104,18 +104,18 @@ class Metrics:
         yield shown("queue_messages", ((q.name, q.messages) for q in queues), "Messages in a local queue", "queue")
         text = "Bytes of the messages in a local queue"
         yield shown("queue_bytes", ((queue.name, queue.bytes) for queue in queues), text, "queue")
-        yield shown("queue_oldest_seconds", oldest, "Age of the oldest message that can be received", "queue")
+        yield shown("queue_oldest_seconds", oldest, "Age of the oldest message in a local queue", "queue")
         by_name = [(one.format_name, one) for one in waiting]
         yield shown(
             "outgoing_messages", ((name, one.messages) for name, one in by_name), "Messages in an outgoing queue"
         )
         text = "Bytes of the messages in an outgoing queue"
         yield shown("outgoing_bytes", ((name, one.bytes) for name, one in by_name), text)
-        text = "Age of the oldest message that is still to be sent"
+        text = "Age of the oldest message to send in an outgoing queue"
         yield shown("outgoing_oldest_seconds", ((name, max(now - at, 0)) for name, at in sent), text)
         text = "Transactional messages without an OrderAck"
         yield shown("outgoing_unacknowledged", ((name, without_ack.get(name, 0)) for name, _ in by_name), text)
-        text = "Messages of an incoming stream that were not the next one, since its last accepted message"
+        text = "Refused messages of an incoming stream since its last accepted message"
         yield shown("incoming_refused", zip(of, (stream["reject_count"] for stream in streams)), text, "stream")
         idle = zip(of[:NAMED_MAX], (max(now - stream["last_access"], 0) for stream in streams))
         yield shown("incoming_idle_seconds", idle, "Time since the last message of an incoming stream", "stream")
@@ -125,14 +125,14 @@ class Metrics:
         peers = list(counters.peers)
         refused = [(name, counts.refused.copy()) for name, counts in peers]
         classes_of = [(_reason(number), count) for _, by_class in refused for number, count in by_class.items()]
-        text = "Messages that were refused; repetitions included"
+        text = "Refused messages, repetitions included"
         yield _plain("ordack_refused_total", text, _labelled(classes_of), "reason")
-        text = "Connections that were refused: too many (limit), not from there (allow-list), no TLS (tls)"
+        text = "Refused connections: too many (limit), address not listed (allow-list), failed TLS handshake (tls)"
         yield _plain("ordack_sessions_refused_total", text, _labelled(counters.sessions_refused.items()), "reason")
-        text = "Sessions that are over, by the rule that ended them"
+        text = "Ended sessions, by the rule that ended them"
         yield _plain("ordack_sessions_ended_total", text, _labelled(counters.ends.copy().items()), "rule")
         sessions = _labelled((name, counts.sessions) for name, counts in peers)
-        text = "Sessions with a peer, those in their handshake included"
+        text = "Sessions with a peer, handshakes included"
         yield _plain("ordack_peer_sessions", text, sessions, "peer")
         shown = self._manager.shown.get("sessions", ())
         flying = _labelled((told["peer_name"] or told["name"], told["in_flight"]) for told in shown)
@@ -142,15 +142,15 @@ class Metrics:
             rows = _labelled((peer, getattr(counts, name)) for peer, counts in peers)
             yield _plain(f"ordack_peer_{name}_total", meaning, rows, "peer")
         rows = _labelled((name, sum(by_class.values())) for name, by_class in refused)
-        yield _plain("ordack_peer_refused_total", "Messages from a peer that were refused", rows, "peer")
+        yield _plain("ordack_peer_refused_total", "Refused messages from a peer", rows, "peer")
 
 
 _OF_PEER = {
     "received": "Messages from a peer, repetitions included",
     "received_bytes": "Bytes from a peer",
-    "sent": "Messages that were sent to a peer, repetitions included",
+    "sent": "Messages to a peer, repetitions included",
     "sent_bytes": "Bytes to a peer",
-    "resent": "Transactional messages that were sent to a peer again",
+    "resent": "Resent transactional messages to a peer",
 }
 
 
