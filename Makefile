@@ -94,6 +94,7 @@ lint: setup-test ## forms of Python and C, ruff, mypy --strict for CPython and f
 format: setup-test ## generate tables from mqqb.h and the reference pages, format every Python and C file
 	@.venv/bin/python c_core/layout.py
 	@.venv/bin/python host/reference.py
+	@.venv/bin/python firmware/reference.py
 	@.venv/bin/ruff format .
 	@.venv/bin/clang-format -i $(C_FILES)
 

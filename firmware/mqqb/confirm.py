@@ -219,7 +219,7 @@ class Conclusion:
 
     @property
     def text(self) -> str:
-        """The answer in words; of a failed message the cause, and whether it is in doubt."""
+        """The answer, or the cause of the failure, in words."""
         text = words(self.message_class) if self.message_class & CLASS_NEGATIVE else self.answer
         return text + ", in doubt" if self.in_doubt else text
 

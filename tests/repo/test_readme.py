@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from mqqb import confirm
 from ordack.client import Client
 
+from firmware import reference as board_reference
 from host import reference
 from tests.support.command import ENVIRONMENT, INTERPRETERS, Serve, ordack, own_port
 
@@ -242,6 +244,11 @@ def test_reference_pages_are_up_to_date() -> None:
     for name, text in reference.PAGES.items():
         page = ROOT / "host" / "docs" / "reference" / name
         assert page.read_text(encoding="utf-8") == text(), f"{page} is stale: run `make format`"
+    boards = board_reference.PAGE.read_text(encoding="utf-8")
+    assert boards == board_reference.page(), "the reference of boards is stale: run `make format`"
+    for line in confirm._WORDS.split(";")[1:]:
+        number, words = line.split(" ", 1)
+        assert f"| 0x{number} | {words} |" in boards, "the reference has all message classes"
 
 
 def test_the_readme_fits_three_screens() -> None:

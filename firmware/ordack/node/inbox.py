@@ -73,7 +73,7 @@ class Inbox:
         return len(self.waiting)
 
     def get(self) -> "InboxMessage | None":
-        """Return the oldest message until it is taken, or None. Raises OutboxDamaged, OSError."""
+        """Return the oldest message, the same one until it is taken; None if there is none."""
         given = self._given
         if given is not None:
             given.again = True

@@ -209,37 +209,36 @@ class Node:
 
     @property
     def last_message_id(self) -> int:
-        """MessageID of the last accepted message, earlier starts included; 0: none.
-
-        After a restart it tells whether an interrupted send() was accepted.
+        """MessageID of the last accepted message, earlier starts included; 0: none. It tells after a restart whether an
+        interrupted `send` was accepted.
         """
         return self.outbox.last_message_id
 
     @property
     def damage(self) -> "list[str]":
-        """Records of the outbox that could not be read, a sentence each."""
+        """One sentence for each unreadable record of the outbox."""
         return self.outbox.damage
 
     @property
     def waiting(self) -> int:
-        """Messages in flight or waiting: neither stored at their destination nor failed."""
+        """Number of pending messages: neither stored at their destination nor failed."""
         return self.backlog.waiting()
 
     @property
     def error(self) -> "Exception | None":
-        """The failure that ended delivery."""
+        """The error that ended delivery, or None."""
         return self.commits.error
 
     @property
     def is_unheard(self) -> bool:
-        """Does no peer answer, not even by refusing, although messages wait?"""
+        """True if messages are pending and no peer answers, not even with a refusal."""
         peers = [peer for peer in self.peers.all if peer.address]
         return bool([peer for peer in peers if peer.is_unheard] and not [peer for peer in peers if peer.session])
 
     def queue(self, name: str) -> DestinationQueue:
-        """Return the queue of a direct format name, DIRECT=TCP:10.0.0.5\\private$\\line1. Raises ValueError for others.
+        """Return the destination queue with a format name such as DIRECT=TCP:10.0.0.5\\private$\\line1.
 
-        Names are case-insensitive; one name is one stream (B-099).
+        Names are case-insensitive. Raises ValueError for other names. One name is one stream (B-099).
         """
         for queue in self._queues:
             if queue.name.lower() == name.lower():
@@ -252,10 +251,10 @@ class Node:
         return self._add(self.outbox.queue(name, self.clock.time()))
 
     def inbox(self, name: str, number: int = 0) -> "Inbox":
-        """Open a private queue here, for DIRECT=...\\private$\\name, with a number also for PRIVATE=<guid>\\number.
-        Open it before the first poll or start: messages for unknown queues are refused.
+        """Open a private queue of the board. Open it before `start` or the first `poll`: the node refuses messages for
+        unknown queues. With a number, PRIVATE=<GUID>\\number is an address, too.
 
-        Sessions then stay open. Raises ValueError: name or number is invalid, or belongs to another inbox.
+        Raises ValueError for an invalid name or number, or one of another inbox.
         """
         if self.inboxes is None:
             from ordack.node.inbox import Inboxes  # not before a program uses it
@@ -267,7 +266,7 @@ class Node:
         return self.inboxes.open(name, number)
 
     def find(self, message_id: int) -> "OutboxMessage | None":
-        """Return the message with this MessageID, earlier starts included. None: gone or never here."""
+        """Return the message with this MessageID, earlier starts included; None if the outbox does not have it."""
         message = self.outcomes.in_memory(message_id)
         for queue in self._queues:
             if message is None:
@@ -281,15 +280,15 @@ class Node:
         return message
 
     def dead_letters(self) -> "list[OutboxMessage]":
-        """Return the transactional dead letters: failed messages, or in doubt; see `conclusion` (B-391)."""
+        """Return the dead-letter queue: messages with `dead_letter` that failed or are in doubt (B-391)."""
         return self._kept(confirm.X)
 
     def journal(self) -> "list[OutboxMessage]":
-        """Return the journal: messages sent with JP and known to be received (B-393)."""
+        """Return the journal: messages with `journal` that an application has received (B-393)."""
         return self._kept(confirm.J)
 
     def read(self, message: OutboxMessage) -> "UserMessage":
-        """Return a message of the outbox with all headers. A dead letter has the class of its failure (B-394).
+        """Return a whole message: `properties.body`, `properties.label`. A dead letter has its final class (B-394).
 
         Raises OutboxDamaged, OSError.
         """
@@ -307,18 +306,18 @@ class Node:
         return packet
 
     def take(self, message: OutboxMessage) -> None:
-        """Remove a message from the dead-letter queue or the journal; durable on return.
+        """Remove a message from the dead-letter queue or the journal, durably.
 
-        Raises ValueError if it is in neither; OutboxError if the file system refuses: after a power cut it may be back.
+        Raises ValueError if the message is in neither, OutboxError if the file system fails.
         """
         self.outcomes.let_go(message)
         self.commits.commit_now()
         self.commits.check_durable()
 
     def delete(self, message: OutboxMessage) -> None:
-        """Give up an unsettled message: dead-lettered with JN, else discarded, class 0x8001 (C-29).
+        """Give up a pending message, durably. Its class becomes 0x8001 (C-29).
 
-        Durable on return. Raises ValueError if the message has ended; OutboxError as `take`.
+        Raises ValueError if the message has ended, OutboxError if the file system fails.
         """
         self.outcomes.give_up(message)
         self.commits.commit_now()
@@ -332,10 +331,10 @@ class Node:
         await self.close()
 
     def poll(self) -> int:
-        """Do all work that is due, then run callbacks; return the ms until the next call is needed, 0 to TICK_MS.
+        """Do all work that is due, then run callbacks. Return the ms until the next call is needed, 0 to 100.
 
-        It never waits: each peer reads and writes one buffer at most. Raises errors that end delivery, such as
-        OutboxDamaged, at every later call, too. Also raises exceptions of callbacks, which do no harm here.
+        It never waits: each peer reads and writes one buffer at most. Raises errors that end delivery, at every later
+        call, too; and once, exceptions of callbacks.
         """
         wait = self.work()
         notices = self.notices
@@ -380,7 +379,7 @@ class Node:
         return wait
 
     def wait(self, condition: "Callable[[], Any]", timeout_ms: "int | None" = None) -> bool:
-        """Poll until the condition holds; False: not within timeout_ms. Sleeps while there is no work.
+        """Poll until `condition()` is true. Return False if it is not true within timeout_ms. Sleeps in between.
 
         Raises as `poll`.
         """
@@ -401,7 +400,7 @@ class Node:
         return True
 
     def start(self) -> None:
-        """Act on overdue deadlines (C-33), then start delivery in a task of the running event loop."""
+        """Start delivery in a task of the running event loop; `async with node:` starts and closes (C-33)."""
         if self._tasks is not None:
             return
         from ordack.node.tasks import Tasks  # not before a program uses it
@@ -410,7 +409,7 @@ class Node:
         self._tasks = Tasks(self)
 
     async def run(self) -> None:
-        """Deliver until close(). Raises errors that end delivery: OutboxDamaged, or a defect."""
+        """Deliver until `close`. Raises the error that ends delivery."""
         self.start()
         assert self._tasks is not None
         await self._tasks.ended.wait()
@@ -418,14 +417,14 @@ class Node:
             raise self.error
 
     async def close(self) -> None:
-        """Close all connections and files. Waiting messages stay in the outbox; tasks that await them get an error."""
+        """Close connections and files. Pending messages stay in the outbox; tasks that await them get OutboxError."""
         if self._tasks is not None:
             await self._tasks.close()
         self.close_now()
         self._fail(self.error or log.OutboxError(_CLOSED))
 
     def close_now(self) -> None:
-        """As `close`, for a node that was not started."""
+        """Close a node that was not started."""
         self.peers.close(self.clock.now())
         self.commits.commit_now()
         self.outbox.close()

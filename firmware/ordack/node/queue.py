@@ -37,7 +37,7 @@ class OutboxMessage(log.Stored):
     packet: "bytearray | None" = None  # kept until the first transmission if memory allows
 
     def conclusion(self) -> confirm.Conclusion:
-        """Return the known outcome (C-80 to C-87). The deadline is None after the node is closed."""
+        """Return a `Conclusion`: the outcome as known now (C-80 to C-87). deadline is None after `close`."""
         from ordack.node import node
 
         record = self.current()
@@ -53,15 +53,15 @@ class OutboxMessage(log.Stored):
 
     @property
     def reason(self) -> str:
-        """The cause of a failure in words, with its class. Meaningless before the failure."""
+        """The cause of a failure in words, with its class."""
         return confirm.words(self.current()[confirm.CLASS])
 
     def is_settled(self) -> bool:
-        """Is it known whether the destination has stored the message?"""
+        """Is the message stored at its destination, or failed?"""
         return self.current()[confirm.STATE] not in (confirm.Q, confirm.S)
 
     def is_stored(self) -> bool:
-        """Does the destination have the message, once and in order (OrderAck)?"""
+        """Has the destination stored the message?"""
         message_class = self.current()[confirm.CLASS]
         if message_class & confirm.CLASS_NEGATIVE:
             return (
@@ -71,7 +71,7 @@ class OutboxMessage(log.Stored):
         return self.is_settled()
 
     def is_received(self) -> bool:
-        """Is an application at the destination known to have received the message (positive FinalAck)?"""
+        """Has an application received the message?"""
         return self.current()[confirm.CLASS] == confirm.ACK_RECEIVE
 
     def is_ended(self) -> bool:
@@ -85,26 +85,25 @@ class OutboxMessage(log.Stored):
         return is_there and record[confirm.MARKS] & log.GOES != log.GOES
 
     async def stored(self) -> bool:
-        """Wait until the destination has the message, once and in order (OrderAck): True. False: it failed before.
+        """Wait until the destination has the message on disk (OrderAck): True. False: it failed before.
 
-        Raises the error that ended delivery (Node.error): the message stays in the outbox, and is sent after a restart.
+        Raises the error that ended delivery (Node.error). The message then leaves after a restart.
         """
         while not self.is_settled():
             await self.changed()
         return self.is_stored()
 
     async def received(self) -> bool:
-        """Wait until an application there has received the message (positive FinalAck): True. False: failed or in
-        doubt; see `conclusion`. Raises as `stored`; ValueError without JN and JP, because no answer would come (C-05).
+        """Wait until an application has received the message (FinalAck): True. False: it failed or is in doubt.
+
+        Raises ValueError without `dead_letter` and `journal`, because no answer would come (C-05).
         """
         if not self.record[confirm.MARKS] & confirm.JOURNAL_BITS:
             raise ValueError("received() needs dead_letter or journal at send()")
         return await self.dead_lettered() == 0
 
     async def dead_lettered(self) -> int:
-        """Wait for the end: return the class of a dead-lettered message, or of a discarded one (no JN, or the quota is
-        used up); 0: success. Raises as `stored`.
-        """
+        """Wait for the end. Return the class of a failed message; 0 for success. Raises as `stored`."""
         while not self.is_ended():
             await self.changed()
         message_class = self.current()[confirm.CLASS]
@@ -287,7 +286,7 @@ class DestinationQueue:
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "OutboxMessage":
-        """Accept a message; it is durable on return. Concurrent calls share one sync of the file system."""
+        """Accept a message. It is on flash on return. Concurrent calls share one sync of the file system."""
         message = self._accept(body, label, ttrq, ttbr, dead_letter, journal)
         await self.backlog.commits.commit()
         if message.error is not None:
@@ -303,9 +302,9 @@ class DestinationQueue:
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "list[OutboxMessage]":
-        """Accept messages in order, with one sync; they are durable on return.
+        """Accept messages in order, with one sync. After an error, messages before the failed one may be accepted.
 
-        If it raises, messages before the failed one may be accepted: see Node.next_message_id.
+        Node.next_message_id tells how many.
         """
         messages = self._accept_all(bodies, label, ttrq, ttbr, dead_letter, journal)
         await self.backlog.commits.commit()
@@ -320,7 +319,7 @@ class DestinationQueue:
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "OutboxMessage":
-        """Accept a message; it is durable on return."""
+        """Accept a message without asyncio. It is on flash on return."""
         message = self._accept(body, label, ttrq, ttbr, dead_letter, journal)
         self.backlog.commits.commit_now()
         if message.error is not None:
@@ -336,7 +335,7 @@ class DestinationQueue:
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "list[OutboxMessage]":
-        """As `send_all`; the messages are durable on return."""
+        """Accept messages in order, with one sync, without asyncio."""
         messages = self._accept_all(bodies, label, ttrq, ttbr, dead_letter, journal)
         self.backlog.commits.commit_now()
         return _all_accepted(messages)

@@ -1,4 +1,4 @@
-"""Keeps a board on its Wi-Fi, even if the driver reports wrong states (docs/network.md)."""
+"""Keeps a board on its Wi-Fi, even if the driver reports wrong states (firmware/README.md lists them)."""
 
 from mqqb import const
 from ordack.node.timer import Timer
