@@ -201,8 +201,8 @@ def test_a_stuck_loop_and_a_store_that_fails_are_problems(tmp_path: Path) -> Non
         assert health.glance(manager, store)["problems"] == []
         made.turned = time.monotonic() - health.STUCK_S - 1
         [problem] = health.glance(manager, store)["problems"]
-        assert "has not come round for 11 s" in problem
-        assert "has not come round for 11 s" in health.restart_helps(manager, time.monotonic())
+        assert "event loop has not run for 11 s" in problem
+        assert "event loop has not run for 11 s" in health.restart_helps(manager, time.monotonic())
         made.turned = time.monotonic() + DEADLINE_S
         made.store_failed("the disk is on fire", 1000)
         assert health.glance(manager, store)["problems"] == ["the store refuses changes: the disk is on fire"]

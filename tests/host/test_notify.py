@@ -169,7 +169,7 @@ def test_restart_helps_stuck_loop_and_bad_store_not_full_disk(tmp_path: Path, mo
         manager = Manager(store, 0)
         manager.links.counters.turned = 5.0
         assert health.restart_helps(manager, 5.0 + health.STUCK_S) == ""
-        assert "has not come round for 11 s" in health.restart_helps(manager, 6.0 + health.STUCK_S)
+        assert "event loop has not run for 11 s" in health.restart_helps(manager, 6.0 + health.STUCK_S)
         for error, expected in (
             (StoreError("the disk has gone"), "the store cannot be read: the disk has gone"),
             (StoreFull("the disk is full"), ""),

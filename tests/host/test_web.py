@@ -1,4 +1,4 @@
-"""The web page of `ordack serve` as HTTP has it: who sees what, and that it is only to be read."""
+"""The HTTP side of the web page: who sees it, who may act, and what the actions do."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_invalid_token_file_is_refused_with_fix(tmp_path: Path) -> None:
         path.chmod(0o600)
     with pytest.raises(BadToken, match="No such file"):
         read_token(tmp_path / "missing")
-    with pytest.raises(BadToken, match="it is no file"):
+    with pytest.raises(BadToken, match="not a file"):
         read_token(tmp_path)
 
 

@@ -31,14 +31,13 @@ def glance(manager: Manager, store: Store) -> dict[str, Any]:
     connection to the store."""
     counters = manager.links.counters
     quiet = _quiet(manager, time.monotonic())
-    silence = f"{quiet}: something in it holds it up" if quiet else ""
-    return status.glance(store, silence, {**manager.shown, "failure": counters.failure})
+    return status.glance(store, quiet, {**manager.shown, "failure": counters.failure})
 
 
 def _quiet(manager: Manager, now: float) -> str:
     """A text saying that the event loop is stuck; "" if it turns."""
     quiet = now - manager.links.counters.turned
-    return f"it has not come round for {quiet:.0f} s" if quiet > STUCK_S else ""
+    return f"its event loop has not run for {quiet:.0f} s" if quiet > STUCK_S else ""
 
 
 def restart_helps(manager: Manager, now: float) -> str:

@@ -112,14 +112,14 @@ def read_token(path: Path | None) -> bytes:
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            raise BadToken(f"{path}: it is no file: name one with the token in its only line")
+            raise BadToken(f"{path}: not a file: name a file with the token in its only line")
         token = path.read_bytes().strip()
     except OSError as error:
-        raise BadToken(f"{path}: it cannot be read: {error.strerror or error}") from None
+        raise BadToken(f"{path}: cannot be read: {error.strerror or error}") from None
     if mode & 0o077:
         raise BadToken(
-            f"{path}: others than its owner may use it (mode {stat.S_IMODE(mode):03o}): `chmod 600` it, and write a "
-            "new token if somebody may have read it"
+            f"{path}: other users may read the token (mode {stat.S_IMODE(mode):03o}): run `chmod 600` on the file, and "
+            "write a new token"
         )
     if not TOKEN_MIN <= len(token) <= TOKEN_MAX or not re.fullmatch(rb"[!-~]+", token):
         raise BadToken(
@@ -163,7 +163,7 @@ class _WebPage:
                     self._made = asyncio.ensure_future(self.make(lambda store: self._show_now(store, query)))
                 return await asyncio.shield(self._made)
         except TimeoutError:
-            return _of(f"the store was not read within {ANSWER_S:.0f} s")
+            return _of(f"reading the store took more than {ANSWER_S:.0f} s")
 
     @property
     def _is_stale(self) -> bool:
@@ -237,14 +237,14 @@ class _HttpConnection(asyncio.Protocol):
                     self._body += event.data
         except h11.RemoteProtocolError as error:
             self._asked()
-            self.send(HttpAnswer(error.error_status_hint, f"no request of HTTP: {error}\n".encode()))
+            self.send(HttpAnswer(error.error_status_hint, f"The request is not valid HTTP: {error}\n".encode()))
             return
         if self._request and (isinstance(event, h11.EndOfMessage) or self._request.target != ACT):
             self._asked()
             self._monitor.ask(self, self._request, self._body)
         elif self._bytes >= REQUEST_BYTES or self._pieces >= REQUEST_PIECES:
             self._asked()
-            self.send(HttpAnswer(431, b"the request is too long, or comes in too many pieces\n"))
+            self.send(HttpAnswer(431, b"The request is too long, or arrives in too many pieces.\n"))
 
     @property
     def address(self) -> str:
@@ -413,11 +413,13 @@ class Monitor:
         path, _, query = request.target.partition(b"?")
         headers = dict(request.headers)
         if path not in self._pages and path not in self._files and path not in (LIVE, ACT):
-            answer = HttpAnswer(404, b"here are " + b", ".join((b"/", *self._pages, LIVE, ACT)) + b"\n")
+            answer = HttpAnswer(
+                404, b"There is no such page. Pages: " + b", ".join((b"/", *self._pages, LIVE, ACT)) + b"\n"
+            )
         elif path == ACT:
             answer = self._refusal(connection.address, request.method, headers) or await self._act(body)
         elif request.method not in (b"GET", b"HEAD"):
-            answer = HttpAnswer(405, b"this is only to be read\n", headers={"allow": "GET, HEAD"})
+            answer = HttpAnswer(405, b"This page is read-only: send GET or HEAD.\n", headers={"allow": "GET, HEAD"})
         elif path in self._files:
             answer = self._files[path]
         elif path == LIVE:
