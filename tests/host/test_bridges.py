@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,52 +20,14 @@ from paho.mqtt.client import Client as Subscriber
 from paho.mqtt.client import MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, own_port
+from tests.support.command import DEADLINE_S, ROOT, own_port
+from tests.support.killed import Program
 
 pytestmark = pytest.mark.slow
 
-# Runs a program, and kills it before or after the nth call of a function.
-KILLER = """
-import importlib, os, runpy, signal, sys
-module, owner, name, nth, side, *sys.argv = sys.argv[1:]
-place = getattr(importlib.import_module(module), owner)
-method, calls = getattr(place, name), 0
-def dying(*arguments, **named):
-    global calls
-    calls += 1
-    if (calls, side) == (int(nth), "before"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    result = method(*arguments, **named)
-    if calls == int(nth):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return result
-setattr(place, name, dying)
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 COMMIT = "ordack.client Transaction commit"
+EXAMPLES = ROOT / "host" / "examples"
 ACK, TAKE = "paho.mqtt.client Client _send_puback", "ordack.client Queue begin_receive"
-
-
-class Bridge:
-    """A bridge that runs. until: the function, number of its call, and side at which it is killed."""
-
-    def __init__(self, script: str, *given: object, until: str = "") -> None:
-        killer = ["-c", KILLER, *until.split()] if until else []
-        command = [sys.executable, *killer, str(ROOT / "host" / "examples" / script), *map(str, given)]
-        self.process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-
-    def end(self, status: int = -signal.SIGKILL) -> str:
-        with self:
-            _, errors = self.process.communicate(timeout=DEADLINE_S)
-        assert self.process.returncode == status, errors
-        return errors
-
-    def __enter__(self) -> Bridge:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
 
 
 class Mosquitto:
@@ -130,13 +90,13 @@ def left(plant: Path) -> list[tuple[str, bytes]]:
 
 
 def test_mqtt_message_is_in_the_queue_once_whenever_the_bridge_is_killed(plant: Path, broker: Mosquitto) -> None:
-    bridge = "bridge_mqtt.py", "in", plant, "127.0.0.1", broker.port, "plant/+", "readings"
+    bridge = EXAMPLES / "bridge_mqtt.py", "in", plant, "127.0.0.1", broker.port, "plant/+", "readings"
     broker.publish("plant/a", "0", retain=True)
-    Bridge(*bridge, until=f"{ACK} 1 before").end()  # the broker has its session now
+    Program(*bridge, until=f"{ACK} 1 before").end()  # the broker has its session now
     broker.publish("plant/b", "21.5", "21.5", "21.5", *"45678")
     for until in (f"{ACK} 2 after", f"{COMMIT} 1 before", f"{COMMIT} 1 after", f"{ACK} 3 before", f"{COMMIT} 1 before"):
-        Bridge(*bridge, until=until).end()
-    with Bridge(*bridge):
+        Program(*bridge, until=until).end()
+    with Program(*bridge):
         bodies = take(plant, 9)
         broker.stop()
         broker.start()
@@ -151,7 +111,7 @@ def test_only_a_redelivery_is_dropped_when_a_broker_repeats_packet_identifiers(p
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with Bridge("bridge_mqtt.py", "in", plant, "127.0.0.1", port, "t", "readings"):
+        with Program(EXAMPLES / "bridge_mqtt.py", "in", plant, "127.0.0.1", port, "t", "readings"):
             link, _ = server.accept()
             with link, link.makefile("rb") as stream:
                 read()
@@ -164,7 +124,7 @@ def test_only_a_redelivery_is_dropped_when_a_broker_repeats_packet_identifiers(p
 
 
 def test_queue_reaches_mqtt_in_order_and_repeats_have_a_known_key(plant: Path, broker: Mosquitto) -> None:
-    bridge = "bridge_mqtt.py", "out", plant, "127.0.0.1", broker.port, "plant/out", "readings"
+    bridge = EXAMPLES / "bridge_mqtt.py", "out", plant, "127.0.0.1", broker.port, "plant/out", "readings"
     heard: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
     subscribed = threading.Event()
     subscriber = Subscriber(CallbackAPIVersion.VERSION2, protocol=MQTTv5)
@@ -180,9 +140,9 @@ def test_queue_reaches_mqtt_in_order_and_repeats_have_a_known_key(plant: Path, b
     with Client(plant) as client:
         client.queue("readings").send_many(bodies)
     for until in (f"{TAKE} 1 after", f"{TAKE} 2 before", f"{TAKE} 4 before", f"{TAKE} 3 after"):
-        Bridge(*bridge, until=until).end()
+        Program(*bridge, until=until).end()
     got: list[tuple[str, bytes]] = []
-    with Bridge(*bridge):
+    with Program(*bridge):
         while len(dict(got)) < len(bodies):
             got.append(heard.get(timeout=DEADLINE_S))
     subscriber.loop_stop()
@@ -196,7 +156,9 @@ def test_message_that_the_broker_refuses_stays_in_the_queue(plant: Path, tmp_pat
     with Client(plant) as client:
         client.queue("readings").send(b"0", label="r")
     try:
-        said = Bridge("bridge_mqtt.py", "out", plant, "127.0.0.1", broker.port, "plant/out", "readings").end(1)
+        said = Program(
+            EXAMPLES / "bridge_mqtt.py", "out", plant, "127.0.0.1", broker.port, "plant/out", "readings"
+        ).end(1)
     finally:
         broker.stop()
     assert "refuses a message on plant/out: Not authorized. It stays in readings." in said
@@ -222,12 +184,12 @@ def test_webhook_posts_in_order_and_repeats_have_a_known_key(plant: Path) -> Non
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever).start()
-        bridge = "webhook.py", "post", plant, "readings", f"http://127.0.0.1:{server.server_port}/"
+        bridge = EXAMPLES / "webhook.py", "post", plant, "readings", f"http://127.0.0.1:{server.server_port}/"
         with Client(plant) as client:
             client.queue("readings").send_many([b"%d" % number for number in range(8)], label="r")
         for until in (f"{COMMIT} 1 before", f"{COMMIT} 1 after", f"{COMMIT} 3 before"):
-            Bridge(*bridge, until=until).end()
-        with Bridge(*bridge):
+            Program(*bridge, until=until).end()
+        with Program(*bridge):
             assert all_here.wait(DEADLINE_S)
         server.shutdown()
     assert list(dict(got).values()) == [b"0", *(b"%d" % number for number in range(2, 8))]
@@ -238,7 +200,7 @@ def test_webhook_posts_in_order_and_repeats_have_a_known_key(plant: Path) -> Non
 
 def test_webhook_stores_a_repeated_post_once(plant: Path) -> None:
     port = own_port()
-    bridge = "webhook.py", "listen", plant, "readings", port
+    bridge = EXAMPLES / "webhook.py", "listen", plant, "readings", port
 
     def post(body: bytes, **headers: str) -> int:
         while True:
@@ -249,12 +211,12 @@ def test_webhook_stores_a_repeated_post_once(plant: Path) -> None:
             except ConnectionRefusedError:
                 continue
 
-    with Bridge(*bridge):
+    with Program(*bridge):
         assert post(b"1", Idempotency_Key="1") == 204
         assert post(b"1") == post(b"1", Idempotency_Key="2", Content_Length="x") == 400
     for key, side in ("2", "before"), ("3", "after"):
-        with Bridge(*bridge, until=f"{COMMIT} 1 {side}"), pytest.raises(http.client.RemoteDisconnected):
+        with Program(*bridge, until=f"{COMMIT} 1 {side}"), pytest.raises(http.client.RemoteDisconnected):
             post(key.encode(), Idempotency_Key=key)
-    with Bridge(*bridge):
+    with Program(*bridge):
         assert [post(key.encode(), Idempotency_Key=key) for key in "3142"] == [204] * 4
     assert left(plant) == [("/press-7", body) for body in (b"1", b"3", b"4", b"2")]

@@ -4,59 +4,31 @@ from __future__ import annotations
 
 import re
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ordack.client import Client
 from ordack.store import Store
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, as_json
+from tests.support.command import ROOT, as_json
+from tests.support.killed import Program
 
 pytestmark = pytest.mark.slow
 
 CONSUMER = re.search(r"```python\n(import sqlite3\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 MESSAGES = 40
 
-# Kills the consumer at the `nth` time that it is at this place: before its table is committed, between that and the end
-# of the receive, or behind it.
-KILLER = """
-import os, signal, sys
-from ordack import client, store
-place, nth = sys.argv[1], int(sys.argv[2])
-def dying(method, after):
-    count = 0
-    def called(*arguments):
-        nonlocal count
-        count += 1
-        if not after and count == nth:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = method(*arguments)
-        if after and count == nth:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    return called
-if place == "before":
-    client.Message.__init__ = dying(client.Message.__init__, True)
-else:
-    client.Queue.end_receive = dying(client.Queue.end_receive, place == "behind")
-exec(compile(open("consumer.py").read(), "consumer.py", "exec"))
-"""
+# Where a kill stops the consumer: before its table is committed, between that and the end of the receive, or behind it.
+PLACES = {
+    "before": "ordack.client Message __init__ {} after",
+    "between": "ordack.client Queue end_receive {} before",
+    "behind": "ordack.client Queue end_receive {} after",
+}
 
 
 def _run(folder: Path, place: str, nth: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER, place, str(nth)],
-        cwd=folder,
-        env=ENVIRONMENT,
-        check=False,
-        timeout=DEADLINE_S,
-        stderr=subprocess.PIPE,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    Program("consumer.py", until=PLACES[place].format(nth), folder=folder).end()
 
 
 def _send(store: Path, first: int, count: int) -> None:
@@ -85,13 +57,10 @@ def test_readme_consumer_killed_repeatedly_handles_messages_once(folder: Path) -
     _send(folder / "plant", 0, MESSAGES)
     for kill, place in enumerate(("between", "before", "behind", "between", "before", "between", "behind")):
         _run(folder, place, 1 + kill % 3)
-    process = subprocess.Popen([sys.executable, "consumer.py"], cwd=folder, env=ENVIRONMENT)
-    with Store(folder / "plant") as opened:
+    with Program("consumer.py", folder=folder) as consumer, Store(folder / "plant") as opened:
         while opened.queues.named("line1").messages:
-            assert process.poll() is None
+            assert consumer.process.poll() is None
             opened.wait(1)
-    process.kill()
-    process.wait()
     assert _processed(folder) == list(range(MESSAGES))
 
 
