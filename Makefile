@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup run hil pipeline test test-fast test-c lint format planted powercuts mutants model audits conformance bench docs wheel deb release firmware clean setup-docs setup-release setup-test setup-bench setup-firmware
 
-help: ## this list
+help: ## list the jobs
 	@awk -F ' *##@? ' '/^##@ / { print "\n" $$2 } /^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' \
 		$(MAKEFILE_LIST)
 	@echo
@@ -33,7 +33,7 @@ help: ## this list
 
 ##@ Use it
 
-setup: ## programs, .venv with .venv/bin/ordack, MicroPython under build/
+setup: ## install programs, .venv with .venv/bin/ordack, and MicroPython under build/
 	@$(SETUP) run
 
 setup-test:
@@ -51,10 +51,10 @@ setup-docs:
 setup-firmware:
 	@$(SETUP) firmware
 
-run: $(if $(filter mps2%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
+run: $(if $(filter mps2%,$(BOARD)),setup-firmware,setup) ## send readings over a link that keeps breaking, and count them (SEED= MESSAGES= CUTS= KILLS= BOARD=)
 	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 
-hil: setup-test ## a campaign on every emulated board, or every one of a file; one over TLS; what broke before, on a Cortex-M3 (SEED= LG_ENV= BOARD=)
+hil: setup-test ## run a campaign on every emulated board, or on the boards of a file (SEED= LG_ENV= BOARD=)
 	@$(PYTHON_VENV) -m pytest -q -n 2 hil/test_exactly_once.py $(if $(LG_ENV),--lg-env $(LG_ENV)) --messages 200 $(if $(BOARD),-k '$(BOARD)') $(if $(SEED),--seed $(SEED))
 	@for board in $(OVER_TLS); do \
 		$(PYTHON_VENV) -m hil.campaign --board $$board --tls --messages 200 --cuts 20 --kills 3 $(if $(SEED),--seed $(SEED)) || exit 1; \
@@ -63,27 +63,27 @@ hil: setup-test ## a campaign on every emulated board, or every one of a file; o
 		$(PYTHON_VENV) -m hil.campaign --board $${sequence%:*} --mishap $${sequence#*:} --messages 500 --max-size 200 --cuts 0 --kills 3 --patience 120 $(if $(SEED),--seed $(SEED)) || exit 1; \
 	done
 
-planted: setup-test ## faults planted in copies of the node and the queue manager: campaigns find each
+planted: setup-test ## plant faults in copies of the node and the queue manager; campaigns find each
 	@$(PYTHON_VENV) -m pytest -q -s hil/test_planted.py
 
-pipeline: setup-test ## from a board to a Spark table, with every process on the way killed again and again; an audit on a cluster that loses an executor in each stage (SEED= MESSAGES= KILLS=)
+pipeline: setup-test ## carry messages from a board to a Spark table, and kill every process on the way (SEED= MESSAGES= KILLS=)
 	@$(PYTHON_VENV) -m hil.pipeline --messages $(MESSAGES) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 	@$(PYTHON_VENV) -m tests.pipeline.lake_kills $(if $(SEED),--seed $(SEED))
 	@$(PYTHON_VENV) -m tests.pipeline.test_cluster $(SEED)
 
 ##@ Check it
 
-test: setup-test ## everything that must hold, with a summary
+test: setup-test ## run all tests, and print a summary
 	@$(PYTHON_VENV) -m tests.run_all
 
-test-fast: setup-test ## core, engine and host in about a minute: no kills, no processes that wait, no Spark, no QEMU, no browser
+test-fast: setup-test ## test core, engine and host in about a minute: without kills, Spark, QEMU and browser
 	@$(PYTHON_VENV) -m tests.run_all --fast
 
-test-c: setup-test ## the C core and the C of the host: both compilers, sanitizers, big-endian, coverage, size, lint; with RUNS= also so many runs of libFuzzer (SEED=)
+test-c: setup-test ## test the C code: two compilers, sanitizers, big-endian, coverage, size, lint (RUNS= of libFuzzer, SEED=)
 	@$(C_CORE) all-tests $(if $(RUNS),fuzz)
 	@$(NATIVE) all-tests $(if $(RUNS),fuzz)
 
-lint: setup-test ## forms of Python and C, ruff, mypy --strict for CPython and for MicroPython, commit subjects (more lint of C: test-c)
+lint: setup-test ## check the form of Python and C, types, and commit subjects
 	@$(PYTHON_VENV) tests/subjects.py
 	@.venv/bin/ruff format --check .
 	@.venv/bin/clang-format --dry-run --Werror $(C_FILES)
@@ -91,7 +91,7 @@ lint: setup-test ## forms of Python and C, ruff, mypy --strict for CPython and f
 	@.venv/bin/mypy
 	@.venv/bin/mypy --config-file firmware/mypy.ini
 
-format: setup-test ## generate tables from mqqb.h and the reference pages, format every Python and C file
+format: setup-test ## generate the tables of mqqb.h, and format every Python and C file
 	@.venv/bin/python c_core/layout.py
 	@.venv/bin/python host/reference.py
 	@.venv/bin/python firmware/reference.py
@@ -100,27 +100,27 @@ format: setup-test ## generate tables from mqqb.h and the reference pages, forma
 
 ##@ Slow proofs
 
-powercuts: setup-test ## outboxes of boards, on LittleFS, FAT and raw flash, and stores of the host, cut off from power at their writes (SEED= CUTS=)
+powercuts: setup-test ## cut the power of outboxes and stores at their writes (SEED= CUTS=)
 	@$(PYTHON_VENV) -m tests.powercuts $(if $(filter command line environment,$(origin CUTS)),$(CUTS),100000) $(SEED)
 
-mutants: setup-test ## break the C and the engine in many ways: tests must fail each time (SAMPLE= SEED=)
+mutants: setup-test ## break the C code and the engine in many ways; tests must fail each time (SAMPLE= SEED=)
 	@$(C_CORE) mutants
 	@$(NATIVE) mutants
 	@$(PYTHON_VENV) tests/mutants.py $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
-model: setup-test ## a stream checked in all its states, then 10^6 steps of queue managers in a world of accidents (SEED= STEPS=)
+model: setup-test ## check a stream in all its states, then run 10^6 steps of queue managers with accidents (SEED= STEPS=)
 	@$(PYTHON_VENV) tests/engine/spin/check.py --full
 	@$(PYTHON_VENV) -m tests.host.model --steps $(STEPS) $(if $(SEED),--seed $(SEED))
 
-audits: setup-test ## the audit over generated captures: planted violations are found, none invented (SEED= COUNT=)
+audits: setup-test ## audit generated captures: planted violations are found, none is invented (SEED= COUNT=)
 	@$(PYTHON_VENV) -m tests.audit.test_audit_generated $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
 
-conformance: setup-test ## the rules of the specification with the tests that show them (writes tests/CONFORMANCE.md)
+conformance: setup-test ## list the rules of the specification with their tests in tests/CONFORMANCE.md
 	@$(PYTHON_VENV) tests/conformance.py
 
 ##@ Measure and build
 
-docs: setup-docs ## the pages as a site, build/docs/site/index.html, with every link checked; its search needs a web server (SERVE=1)
+docs: setup-docs ## build the pages as a site in build/docs/site/, and check every link (SERVE=1 also serves it)
 	@rm -rf build/docs
 	@mkdir -p build/docs/pages
 	@find $(SITE) -type f -not -path 'build/*' -not -name '*.pyc' -exec cp --parents -t build/docs/pages {} +
@@ -128,7 +128,7 @@ docs: setup-docs ## the pages as a site, build/docs/site/index.html, with every 
 	@echo "build/docs/site/index.html"
 	@$(if $(SERVE),$(PYTHON_VENV) -m http.server -b 127.0.0.1 -d build/docs/site 8000)
 
-bench: setup-bench ## speed against peers measured in the same run, and kills under load, as JSON lines (SIZE= packets of the pipeline's captures; KILLS= SEED=)
+bench: setup-bench ## measure speed beside other servers, and kills under load, as JSON lines (SIZE= KILLS= SEED=)
 	@$(PYTHON_VENV) -m tests.bench.bench_service all-in
 	@$(PYTHON_VENV) -m tests.bench.bench_service alone
 	@$(PYTHON_VENV) -m tests.bench.bench_service boards --boards 1000
@@ -147,7 +147,7 @@ build/bench/boards: tests/bench/boards.c c_core/mqqb.c c_core/mqqb.h
 
 wheel deb release: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
 
-wheel: setup ## ordack as a wheel for this machine, with its compiled modules: WHEELS=build/wheel
+wheel: setup ## build ordack as a wheel for this machine in build/wheel/
 	@rm -rf $(WHEELS)/source $(WHEELS)/ordack-*.whl
 	@mkdir -p $(WHEELS)/source
 	@tar --exclude='*.so' --exclude='*.egg-info' --exclude=__pycache__ -c pyproject.toml README.md LICENSE c_core firmware/mqqb host | tar -x -C $(WHEELS)/source
@@ -155,11 +155,11 @@ wheel: setup ## ordack as a wheel for this machine, with its compiled modules: W
 	@rm -rf $(WHEELS)/source
 	@ls $(WHEELS)/ordack-*.whl
 
-deb: $(if $(TRY),setup-test,setup) ## the queue manager as a Debian package, build/deb/ordack_VERSION_ARCHITECTURE.deb; TRY=1: also install, upgrade and remove it in a Debian of its own
+deb: $(if $(TRY),setup-test,setup) ## build a Debian package in build/deb/ (TRY=1 installs, upgrades and removes it in a Debian of its own)
 	@PYTHON=$(PYTHON_VENV) host/debian/build.sh build/deb
 	@$(if $(TRY),$(PYTHON_VENV) -m pytest -q --timeout 3600 tests/host/debian_package.py)
 
-release: setup-release wheel deb firmware ## wheels, the Debian package, the mip package, firmware images, checksums and an SBOM in build/release/
+release: setup-release wheel deb firmware ## put wheels, packages, firmware images, checksums and an SBOM into build/release/
 	@rm -rf $(RELEASE) build/sbom
 	@mkdir -p $(RELEASE)/wheels
 	@$(PIP) wheel -q -c tests/constraints.txt -w $(RELEASE)/wheels "$$(echo build/wheel/ordack-$(VERSION)-*.whl)[boards]"
@@ -177,13 +177,13 @@ release: setup-release wheel deb firmware ## wheels, the Debian package, the mip
 	@cd $(RELEASE) && find * -type f | LC_ALL=C sort | xargs sha256sum >SHA256SUMS && cat SHA256SUMS
 	@echo "not in it: Pico W, ESP32 and STM32 images, which need files that Debian has not: firmware/docs/how-to/firmware.md"
 
-firmware: setup-firmware ## MicroPython with our modules for every emulated board and, as a UF2, for the Pico, the package for stock firmware; firmware/ports/README.md
+firmware: setup-firmware ## build MicroPython with ordack for every emulated board and the Pico, and the mip package
 	@firmware/ports/rp2/build.sh
 	@arm-none-eabi-size $(wildcard build/firmware/*/firmware.elf)
 	@ls -gGh --time-style=+ $(addprefix build/firmware/, unix/micropython) build/rp2/firmware.uf2 build/natmod/*/_mqqb.mpy build/mip/package.json
 	@echo "no _mqqb.mpy for Xtensa (ESP32), which needs Espressif's compiler: firmware/docs/how-to/firmware.md"
 
-clean: ## removes what the jobs made, except .venv
+clean: ## remove what the jobs made, except .venv
 	@rm -rf build host/*.so host/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@$(C_CORE) clean
 	@$(NATIVE) clean
