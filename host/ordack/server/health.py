@@ -92,8 +92,9 @@ class Overview:
             key=lambda queue: (queue["oldest_sent"] is None, queue["oldest_sent"] or 0, queue["format_name"]),
         )
         peers, histories = self._peers(PeerNames.kept(store.names())), self._manager.links.histories
-        found = [queue for queue in queues if find.get("queues", "").lower() in queue["name"].lower()]
-        there = [peer for peer in peers if find.get("peers", "").lower() in _names_of(peer)]
+        queue_part, peer_part = find.get("queues", "").lower(), find.get("peers", "").lower()
+        found = [queue for queue in queues if queue_part in queue["name"].lower()]
+        there = [peer for peer in peers if peer_part in "{name} {via} {address} {guid}".format_map(peer).lower()]
         return {
             "time": time.time(),
             "span_s": SPAN_S,
@@ -139,10 +140,6 @@ class Overview:
             silent = round(max(now - peer.pop("heard"), 0) / 1000, 1)
             told.append({"guid": guid, "name": names.of(guid), **peer, "silent_s": silent})
         return sorted(told, key=lambda peer: (peer["name"] is None, peer["name"] or "", -peer["silent_s"]))
-
-
-def _names_of(peer: dict[str, Any]) -> str:
-    return f"{peer['name']} {peer['via']} {peer['address']} {peer['guid']}".lower()
 
 
 def _oldest(store: Store, queue: dict[str, Any]) -> float | None:

@@ -461,10 +461,8 @@ class Monitor:
     def _acted(self, folder: Path, body: bytes) -> HttpAnswer:
         try:
             return _as_json(200, actions.run(folder, body))
-        except ValueError as error:
+        except (ValueError, StoreError) as error:
             return HttpAnswer(400, f"{error}\n".encode())
-        except StoreError as error:
-            return HttpAnswer(409, f"{error}\n".encode())
         except Exception as error:  # noqa: BLE001 - the next request may succeed
             self._tell("".join(traceback.format_exception(error)).rstrip())
             return HttpAnswer(500, DEFECT)

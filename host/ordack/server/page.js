@@ -91,18 +91,11 @@ function sparkline(history, seconds) {
 // ---- the overview
 
 function verdict(told) {
-  const section = $("verdict");
-  document.title = told.problem_count ? `(${count(told.problem_count)}) ordack` : "ordack";
-  if (!told.problem_count) {
-    section.className = "verdict good";
-    section.replaceChildren(make("h2", {}, "No problems"));
-    return;
-  }
-  section.className = "verdict bad";
-  const more = told.problem_count - told.problems.length;
-  section.replaceChildren(
-    make("h2", {}, many(told.problem_count, "problem")),
-    make("ul", {}, ...told.problems.map(text => make("li", {}, short(text))), ...(more ? [make("li", {}, `and ${count(more)} more`)] : [])));
+  const number = told.problem_count, more = number - told.problems.length;
+  const texts = [...told.problems.map(short), ...(more ? [`and ${count(more)} more`] : [])];
+  document.title = number ? `(${count(number)}) ordack` : "ordack";
+  $("verdict").className = number ? "verdict bad" : "verdict good";
+  $("verdict").replaceChildren(make("h2", {}, number ? many(number, "problem") : "No problems"), ...(number ? [make("ul", {}, ...texts.map(text => make("li", {}, text)))] : []));
 }
 
 function figures(told) {
@@ -177,18 +170,13 @@ function queues(told) {
 }
 
 function peers(told) {
-  const lines = told.serial.map(line => make("tr", {},
-    cell("", "", make("span", {className: "strong"}, short(line.host)), " ", make("span", {className: "small"}, "serial line")),
-    cell("", "", make("span", {className: "badge " + (line.state === "Connected" ? "yes" : "")}, line.state)),
-    cell("", "number"),
-    cell("", ""),
-    cell("", "", name(line.serial))));
-  const rows = told.peers.slice(0, SHOWN).map(peer => make("tr", {},
-    cell("", "", make("span", {className: "strong"}, short(peer.name ?? peer.via)), " ", make("span", {className: "name small"}, peer.guid)),
-    cell("", "", make("span", {className: "badge " + (peer.sessions ? "yes" : "")}, peer.sessions > 1 ? `${peer.sessions} sessions` : peer.sessions ? "connected" : "disconnected")),
-    cell("heard", "number", `${span(peer.silent_s)} ago`),
-    cell("", "", ...sparkline(peer.history, told.span_s)),
-    cell("", "", name(peer.address))));
+  const row = (title, more, isOpen, state, heard, spark, address) => make("tr", {},
+    cell("", "", make("span", {className: "strong"}, short(title)), " ", more),
+    cell("", "", make("span", {className: "badge " + (isOpen ? "yes" : "")}, state)),
+    cell("heard", "number", heard), cell("", "", ...spark), cell("", "", name(address)));
+  const lines = told.serial.map(line => row(line.host, make("span", {className: "small"}, "serial line"), line.state === "Connected", line.state, "", [], line.serial));
+  const rows = told.peers.slice(0, SHOWN).map(peer => row(peer.name ?? peer.via, make("span", {className: "name small"}, peer.guid), peer.sessions,
+    peer.sessions > 1 ? `${peer.sessions} sessions` : peer.sessions ? "connected" : "disconnected", `${span(peer.silent_s)} ago`, sparkline(peer.history, told.span_s), peer.address));
   document.querySelector("#peers tbody").replaceChildren(...lines, ...rows);
   const more = told.found_count - rows.length;
   $("refusals").textContent = told.refused && "Refused since the start of `ordack serve`: " + told.refused;
