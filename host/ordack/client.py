@@ -1,4 +1,4 @@
-"""The Python API for applications on the queue manager's machine. host/docs/api.md introduces it.
+"""The Python API for applications on the queue manager's machine. host/docs/reference/client.md introduces it.
 
     with Client("/var/lib/ordack") as client:
         client.send("line1", b"21.5", label="temperature")

@@ -1,4 +1,4 @@
-"""The API of `ordack.client` for asyncio. host/docs/api.md introduces it.
+"""The API of `ordack.client` for asyncio. host/docs/reference/client.md introduces it.
 
     async with ordack.connect_async("/var/lib/ordack") as client:
         await client.send("line1", b"21.5")

@@ -1,4 +1,4 @@
-"""Messages as applications read and write them; host/docs/api.md lists their properties."""
+"""Messages as applications read and write them; host/docs/reference/client.md lists their properties."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Bodies of Windows programs: .NET's XmlMessageFormatter, COM and .NET's ActiveXMessageFormatter, and JSON. `Body`
-writes them, `Message.value` reads them. host/docs/api.md has a table.
+writes them, `Message.value` reads them. host/docs/reference/client.md has a table.
 
 Input is untrusted. Reading ends in a value or in BodyError. It executes and expands nothing, and allocates nothing by
 an unchecked length.
