@@ -44,6 +44,7 @@ PURPOSES = {
     },
     "Analyze": {
         "table": ("pipeline.app", "Export messages and load them into tables with Spark."),
+        "bench": ("bench.bench", "Measure throughput and latency of this machine."),
         "capture": ("decode.app", "Decode and audit network captures."),
     },
 }
