@@ -26,6 +26,9 @@ TEXT_CHARACTERS = 2000
 HEX_BYTES = 512
 TEXT_MAX = 1000  # characters of a value in a request
 NUMBER_MAX = 1 << 62
+RULES: dict[type, str] = {
+    str: f"a text of 1 to {TEXT_MAX} characters", int: "a number that this page shows", bool: "true or false",
+}  # fmt: skip
 
 
 def run(folder: Path, body: bytes) -> dict[str, Any]:
@@ -41,12 +44,11 @@ def run(folder: Path, body: bytes) -> dict[str, Any]:
     function, defaults = ACTIONS[action]
     values = {name: given.get(name, default) for name, default in defaults.items()}
     for name, value in values.items():
-        if type(value) is not type(defaults[name]) or (
-            not 0 < len(value) <= TEXT_MAX if isinstance(value, str) else not -1 <= value < NUMBER_MAX
+        least = defaults[name]
+        if type(value) is not type(least) or not (
+            0 < len(value) <= TEXT_MAX if isinstance(value, str) else least <= value < NUMBER_MAX
         ):
-            raise ValueError(
-                f"`{name}` of {action} is not a valid {type(defaults[name]).__name__}: send another value."
-            )
+            raise ValueError(f"`{name}` of {action} is not valid: send {RULES[type(least)]}.")
     with Client(StoreBeside(folder)) as client:
         return function(client, **values)
 
@@ -113,12 +115,12 @@ def _names(client: Client) -> PeerNames:
     return PeerNames.kept(client.store.names())
 
 
-# Functions, and their values with defaults. A text has none: an empty one is refused.
+# Functions, and their values with defaults, which are also the least numbers. An empty text is refused.
 ACTIONS: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "look": (_look, {"queue": "", "rank": FIRST[0], "lookup_id": FIRST[1]}),
     "create": (_create, {"queue": "", "transactional": False}),
     "purge": (_purge, {"queue": ""}),
-    "move": (_move, {"queue": "", "key": -1, "in_doubt": False}),
+    "move": (_move, {"queue": "", "key": 0, "in_doubt": False}),
     "pause": (functools.partial(_hold, hold=True), {"queue": ""}),
     "resume": (functools.partial(_hold, hold=False), {"queue": ""}),
 }

@@ -462,7 +462,7 @@ class Monitor:
         try:
             return _as_json(200, actions.run(folder, body))
         except (ValueError, StoreError) as error:
-            return HttpAnswer(400, f"{error}\n".encode())
+            return HttpAnswer(400, f"{error}\n".encode(errors="backslashreplace"))
         except Exception as error:  # noqa: BLE001 - the next request may succeed
             self._tell("".join(traceback.format_exception(error)).rstrip())
             return HttpAnswer(500, DEFECT)
