@@ -229,7 +229,7 @@ def test_interrupted_deploy_keeps_old_package_or_is_reported(
     board.start()
     check = board.checks()["modules"]
     assert (check.verdict, check.advice) == ("bad", "run ordack board deploy")
-    assert "cut" in check.text
+    assert "interrupted" in check.text
     with board.open() as opened:
         deploy(opened, new)
         assert opened.read("/flash/mqqb/core.py").decode().endswith("# new\n")
@@ -414,7 +414,7 @@ def test_the_board_is_asked_whether_it_reaches_the_queue_manager(
         ]
     found = [checks["queue manager"] for checks in looked]
     assert [check.verdict for check in found] == ["ok", "bad", "bad"], found
-    assert "does a firewall" in found[1].advice
+    assert "the firewall" in found[1].advice
     assert "no queue manager" in found[2].text
     clock = looked[0]["clock"]
     assert clock.values["set"] is True
@@ -522,7 +522,7 @@ def _repl(name: str, version: tuple[int, ...]) -> Callable[[bytes], bytes]:
     ("answer", "enter_s", "text", "status"),
     [
         (lambda data: b"", 1, "does not answer: .* a bare `except:`", 5),
-        (lambda data: b"\r\nlogin: " if data else b"", 4, "is not MicroPython: .*login", 5),
+        (lambda data: b"\r\nlogin: " if data else b"", 4, "no MicroPython answers .*login", 5),
         (_repl("circuitpython", (9, 2, 1)), repl.ENTER_S, "runs circuitpython", 5),
         (_repl("micropython", (1, 19, 1)), repl.ENTER_S, r"has MicroPython 1\.19\.1: 1\.25", 1),
     ],

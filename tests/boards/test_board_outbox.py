@@ -79,8 +79,8 @@ def test_board_outbox_lists_each_message_with_its_reason(tmp_path: Path) -> None
     assert "--queue-manager" in waiting.advice
     assert "next_deadline" not in told(clock_is_set=False)["waiting"].values
     reached = Check("queue manager", "ok", "")
-    assert "does the queue exist" in told(reached=reached)["waiting"].advice
-    assert "can be reached" in told(reached=reached._replace(verdict="bad"))["waiting"].advice
+    assert "check that the queue exists" in told(reached=reached)["waiting"].advice
+    assert "is reachable" in told(reached=reached._replace(verdict="bad"))["waiting"].advice
     files = log.Files(str(tmp_path))
     opened = Outbox(files)
     opened.is_ahead(1 << 31)
@@ -89,7 +89,7 @@ def test_board_outbox_lists_each_message_with_its_reason(tmp_path: Path) -> None
     assert told()["waiting"].values["never_sent"] == 0
     assert told()["identity"].verdict == "warning"
     assert "has a twin" in told()["identity"].text
-    assert "begins anew under another GUID" in told()["identity"].advice
+    assert "the board gets a new GUID" in told()["identity"].advice
     # A byte of the first message changes on the flash.
     (segment,) = tmp_path.glob("*.log")
     data = segment.read_bytes()

@@ -56,7 +56,7 @@ def test_compiled_modules_older_than_their_sources_are_refused(
         os.utime(path, (1, 1))  # what says which is older is what is in them
     done = commands.ordack("board", "deploy", "--port", board.port, seconds=90, before=before)
     assert done.returncode == 1, done.stdout
-    assert "make setup-firmware" in done.stderr
+    assert "make firmware" in done.stderr
     assert not [path for path in board.folder.rglob("*") if path.is_file()]
     source.write_text(source.read_text().removesuffix("\nadded = 1\n"))
     done = commands.ordack("board", "deploy", "--port", board.port, seconds=90, before=before)

@@ -182,7 +182,7 @@ def test_a_stock_board_is_provisioned(tmp_path: Path, serve: Serve) -> None:
         again = run(board, serve.port, host=HOST)
         assert again.returncode == 0, again.stderr
         assert again.stdout.startswith(
-            f"press-3 is provisioned: its message is stored in {queue_at(HOST)}; GUID {report['guid']}"
+            f"press-3 is provisioned, its message is stored in {queue_at(HOST)}; GUID {report['guid']}"
         )
     finally:
         board.cut()
@@ -237,13 +237,13 @@ def test_another_name_needs_a_word(board: UnixBoard, serve: Serve, tmp_path: Pat
     (board.folder / "config.json").write_text('{"name": "press-2"}')
     done = run(board, serve.port)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "the board has the name 'press-2', which is not 'press-3'" in done.stderr
+    assert "the board has the name 'press-2', not 'press-3'" in done.stderr
     assert "--replace" in done.stderr
     assert config(board) == {"name": "press-2"}
     assert bodies(tmp_path / "store") == []
     done = run(board, serve.port, "--replace")
     assert done.returncode == 0, done.stderr
-    assert "it was press-2" in done.stdout
+    assert "its old name was press-2" in done.stdout
     assert config(board)["name"] == "press-3"
 
 
@@ -263,12 +263,12 @@ def test_provision_changes_queue_manager_only_if_outbox_is_empty(
         subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, check=True)
         done = run(board, serve.port)
         assert done.returncode == 1
-        assert "1 older messages wait on the board" in done.stderr
+        assert "1 older messages are pending on the board" in done.stderr
         with Client(tmp_path / "store") as client:
             assert f"{guids.guid_text(client.store.guid)} is not the queue manager before" in done.stderr
         assert config(board)["port"] == other.port
         assert bodies(tmp_path / "store") == [(b"provisioned", "press-3")]
-        for port, advice in ((serve.port, "for the queue manager before"), (other.port, "the queue manager answers")):
+        for port, advice in ((serve.port, "for the previous queue manager"), (other.port, "the queue manager answers")):
             place = ("--port", board.port, "--queue-manager", f"127.0.0.1:{port}")
             done = commands.ordack("board", "doctor", *place, "--json", seconds=90)
             checks = {check["check"]: check for check in map(json.loads, done.stdout.splitlines())}
@@ -284,8 +284,8 @@ def test_provision_changes_queue_manager_only_if_outbox_is_empty(
     ("ssid", "driver", "said"),
     [
         ("hall 2", NETWORK, "the Wi-Fi 'hall 2' refuses the password"),
-        ("hall 3", NETWORK, "no Wi-Fi of the name 'hall 3' is there"),
-        ("hall 2", "", "this board has no Wi-Fi, and is to join 'hall 2'"),
+        ("hall 3", NETWORK, "the board finds no Wi-Fi 'hall 3'"),
+        ("hall 2", "", "this board has no Wi-Fi to join 'hall 2'"),
     ],
 )
 def test_a_wifi_that_cannot_be_joined(
@@ -402,7 +402,7 @@ def test_tls_is_spoken_from_the_moment_the_files_count(
         assert Path(first["key"]).read_bytes() == (folder / "press-3.key.der").read_bytes()
         plain = run(board, running.port)
         assert plain.returncode == 1
-        assert "the board speaks TLS" in plain.stderr
+        assert "the board uses TLS" in plain.stderr
         assert config(board)["tls"] == first
         certificates.issue(folder, "press-3", [], 1, board=True, renew=True)
         again = run(board, running.port, "--tls", folder, "--tls-name", "plant")
@@ -424,7 +424,7 @@ def test_tls_is_spoken_from_the_moment_the_files_count(
     [
         ("--name", "x" * 65, "65 characters"),
         ("--name", "press\n3", "cannot be seen"),
-        ("--queue", "DIRECT=TCP:10.0.0.5private$line1", "no backslash, perhaps because a shell took it away"),
+        ("--queue", "DIRECT=TCP:10.0.0.5private$line1", "has no backslash; a shell may have removed it"),
         ("--queue", "DIRECT=TCP:10.0.0.5\\private$\\a\\b", "is not allowed"),
         ("--queue", "DIRECT=OS:.\\private$\\line1", "the board itself"),
         ("--queue-manager", "10.0.0.5", "is not HOST:PORT"),
@@ -453,7 +453,7 @@ def test_a_wifi_needs_a_password() -> None:
     ("queue", "said"),
     [
         ("DIRECT=TCP:127.0.0.1\\private$\\lime1", "there is no queue lime1 at 127.0.0.1; make it there, or correct"),
-        ("DIRECT=TCP:127.0.0.1\\line1", "public queue: is DIRECT=TCP:127.0.0.1\\private$\\line1 meant?"),
+        ("DIRECT=TCP:127.0.0.1\\line1", "public queue; a private queue is DIRECT=TCP:127.0.0.1\\private$\\line1"),
     ],
 )
 def test_provision_reports_missing_queue_and_leaves_nothing(
@@ -499,7 +499,7 @@ def test_invalid_configuration_is_not_overwritten(board: UnixBoard, serve: Serve
     (board.folder / "config.json").write_text("ssid = hall\n")
     done = run(board, serve.port)
     assert done.returncode == 1
-    assert "config.json on the board is no JSON object" in done.stderr
+    assert "config.json on the board is not a JSON object" in done.stderr
     assert (board.folder / "config.json").read_text() == "ssid = hall\n"
 
 

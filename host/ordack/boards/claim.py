@@ -57,7 +57,7 @@ class Claim:
                 holder = file.read().strip()
                 file.close()
                 self.release()
-                raise NoBoard(f"board {name} is in use: {holder or 'nobody says by whom'}") from None
+                raise NoBoard(f"board {name} is in use: {holder or 'by an unknown program'}") from None
             self._files[name] = file
             file.truncate(0)
             file.write(f"{self._reason}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}\n")

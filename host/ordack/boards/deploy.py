@@ -80,15 +80,15 @@ def default_package(info: Info) -> Path:
         sources = runpy.run_path(str(modules))["made_from"]() if modules.exists() else ""
         if sources and not (seal.exists() and seal.read_text() == sources):
             raise BoardError(
-                f"nothing was copied: {compiled.parent} was compiled from other sources than {CHECKOUT} has now: "
-                "run make setup-firmware, or name a package with --package"
+                f"nothing was copied: the modules in {compiled.parent} are older than the sources in {CHECKOUT}: "
+                "run `make firmware`, or name a package with --package"
             )
         return compiled
     if modules.exists():
         folder: Path = runpy.run_path(str(modules))["write"]()
         return folder / "package.json"
     raise BoardError(
-        "there is no package here: name one with --package (make setup-firmware makes build/mip/package.json)"
+        "there is no package: run `make firmware`, which makes build/mip/package.json, or name one with --package"
     )
 
 
@@ -164,7 +164,9 @@ def deploy(
             mistake := error_in(board.run(_COMPILE.format(f"{info.root('main.py')}.new"), 30))
         ):
             board.run(_REMOVE.format([f"{path}.new" for path in changed]), 30)
-            raise BoardError(f"nothing was replaced, {main} does not compile: {mistake}: correct it, and deploy again")
+            raise BoardError(
+                f"nothing was replaced: {main} does not compile: {mistake}; correct the file, then deploy again"
+            )
         # From here to the last line an interruption leaves mixed versions, and the manifest says so.
         if modules:
             listed = {**ours, **dict.fromkeys(removed, (0, 0))}  # the next deploy removes leftovers
@@ -206,7 +208,7 @@ def copy_aside(
     arrived = board.sums([f"{path}.new" for path in files])
     for path, got in zip(files, arrived, strict=True):
         if got != sums[path]:
-            raise BoardError(f"{path} did not arrive as it was sent: try again; is the line good?")
+            raise BoardError(f"{path} arrived damaged: check the cable, then try again")
 
 
 def version() -> str:

@@ -56,7 +56,7 @@ def examine(
     """Examine a board without changing it."""
     info = board.info
     if board.watched:
-        yield Check("watchdog", "ok", "the program feeds one; ordack board did, meanwhile")
+        yield Check("watchdog", "ok", "the program uses one; ordack board fed it during the check")
     version = dotted(info.version)
     values = {"version": version, "machine": info.machine, "native": info.arch}
     yield Check("firmware", "ok", f"MicroPython {version} on {info.machine}", "", values)
@@ -67,10 +67,10 @@ def examine(
     if folder := hiding_folder(board, frozen):
         yield Check("layout", "bad", f"{folder} {HIDES[0]}", HIDES[1], {"hidden_by": folder})
     needed = HEAP_NEEDED[frozen]
-    advice = f"a node needs about {needed}" + ("" if frozen else ": freeze the modules into the firmware")
+    advice = f"a node needs about {needed} bytes" + ("" if frozen else ": freeze the modules into the firmware")
     yield _room("heap", info.heap_free, info.heap, needed, advice)
     _, free, size = board.run(FREE.format(info.folder))
-    advice = "the outbox needs room: make its capacity smaller than the file system"
+    advice = "the outbox needs room: set a capacity below the size of the file system"
     yield _room("flash", free, size, FLASH_NEEDED, advice)
     clock = _clock(board)
     yield clock
@@ -93,13 +93,13 @@ def program(board: Board) -> Iterator[Check]:
         advice = "correct it, then run ordack board deploy --main FILE"
         yield Check("program", "bad", f"main.py ends with an error: {error}", advice, {"runs": False, "error": error})
     else:
-        advice = "a node runs as long as its program does: main.py has to wait, as with asyncio.run"
+        advice = "a node stops with its program: keep main.py running, as with asyncio.run"
         yield Check("program", "warning", "main.py ends at once", advice, {"runs": False, "error": ""})
 
 
 def _modules(board: Board, implementation: str | None, problem: str, frozen: bool) -> Check:
     if implementation is None:
-        return Check("modules", "bad", "mqqb and ordack.node are not there", "run ordack board deploy")
+        return Check("modules", "bad", "mqqb and ordack.node are missing", "run ordack board deploy")
     if problem:
         return Check("modules", "bad", f"mqqb cannot be imported: {problem}", "run ordack board deploy")
     if frozen:
@@ -107,16 +107,16 @@ def _modules(board: Board, implementation: str | None, problem: str, frozen: boo
     deploy = "run ordack board deploy"
     manifest = manifest_of(board, f"{board.info.lib}/{MANIFEST}")
     if not manifest:
-        text = "copied by hand or by mip: their version is not known"
+        text = "version unknown: copied by hand or by mip"
         return Check("modules", "warning", text, deploy, {"frozen": False})
     files = manifest.get("files", {})
     sums = board.sums(list(files))
     wrong = [path for path, there in zip(files, sums, strict=True) if there is None or list(there) != files[path]]
     values = {"frozen": False, "version": manifest.get("version"), "wrong": wrong}
     if not manifest.get("complete"):
-        return Check("modules", "bad", "a deploy was cut: files of two versions", deploy, values)
+        return Check("modules", "bad", "files of two versions: a deploy was interrupted", deploy, values)
     if wrong:
-        return Check("modules", "bad", f"not as they were deployed: {', '.join(wrong)}", deploy, values)
+        return Check("modules", "bad", f"changed since the deploy: {', '.join(wrong)}", deploy, values)
     return Check("modules", "ok", f"{len(files)} files of ordack {manifest.get('version')}", "", values)
 
 
@@ -143,16 +143,16 @@ def _clock(board: Board) -> Check:
     try:
         told, year = board.run(_TIME)
     except BoardError:
-        return Check("clock", "warning", "this firmware has no clock", "messages have no deadlines until it is set")
+        return Check("clock", "warning", "this firmware has no clock", "messages do not expire until it is set")
     now = told + (946684800 if year == 2000 else 0)
     drift = round(now - (began + time.time()) / 2, 1)
     if now < CLOCK_SET:
-        advice = "nothing expires until it is: set it from the network (ntptime), or with mpremote rtc --set"
+        advice = "messages do not expire until it is set: use NetworkTime, or mpremote rtc --set"
         return Check("clock", "warning", "not set", advice, {"set": False})
     text, values = f"{drift:+g} s against this computer", {"set": True, "drift": drift}
     if abs(drift) <= DRIFT_S:
         return Check("clock", "ok", text, "", values)
-    return Check("clock", "warning", text, "deadlines are measured by both ends: set the clock", values)
+    return Check("clock", "warning", text, "messages may expire too early or too late: set the clock", values)
 
 
 def reach(board: Board, host: str, port: int) -> Check:
@@ -162,12 +162,12 @@ def reach(board: Board, host: str, port: int) -> Check:
     problem, answer = board.run(f"print(_reach({host!r}, {port}, {bytes(asking.data_to_send())!r}))", 40)
     text, advice = f"{host}:{port}: {problem}", ""
     if problem.endswith(NO_WAY):
-        text += ", no way there"
-        advice = "does main.py join a network, is the address right, is that machine on?"
+        text += ", no route"
+        advice = "check that main.py joins a network, the address, and that the machine is on"
     elif problem:
-        advice = "is it running (ordack serve), is the address right, does a firewall stand between?"
+        advice = "check that `ordack serve` runs, the address, and the firewall"
     elif answer[4:8] != b"LIOR":
-        text, advice = f"{host}:{port}: what answers is no queue manager", "is the port right?"
+        text, advice = f"{host}:{port}: another service answers, no queue manager", "check the port"
     if advice:
         return Check("queue manager", "bad", text, advice, {"reached": False})
     guid = answer[core.ESTABLISH_SERVER_GUID_AT : core.ESTABLISH_SERVER_GUID_AT + 16]

@@ -63,7 +63,9 @@ def taken(to: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BoardError(f"{to} has not got the whole outbox: {error.strerror or error}: copy it elsewhere") from None
+        raise BoardError(
+            f"the copy in {to} is incomplete: {error.strerror or error}; copy the outbox to another folder"
+        ) from None
 
 
 def node_modules() -> tuple[Any, Any]:
@@ -82,13 +84,15 @@ def read_outbox(
     try:
         log, replay = node_modules()
     except ImportError:
-        yield Check("outbox", "warning", "not looked at: this ordack has no node to read it with", "use a checkout")
+        yield Check("outbox", "warning", "not read: this installation lacks ordack.node", "run ordack from a checkout")
         return
     files = log.Files(copy)
     try:
         found = replay.recover(log.Log(files, 0, 0, PIECE_BYTES, None))
     except (log.OutboxError, OSError) as error:
-        yield Check("outbox", "bad", f"{name}: {error}", "`ordack board rescue` copies it, before anything is deleted")
+        yield Check(
+            "outbox", "bad", f"{name}: {error}", "copy it with `ordack board rescue` before you delete anything"
+        )
         return
     finally:
         files.close()
@@ -99,7 +103,7 @@ def read_outbox(
             "damage",
             "warning",
             f"{found.damage[0]}{more}",
-            "`ordack board rescue` copies the outbox, and lists what is in it; flash that does this again wears out",
+            "`ordack board rescue` copies the outbox and lists its messages; repeated damage means worn flash",
             {"damage": found.damage},
         )
     queues = _by_queue(found.restored)
@@ -108,16 +112,16 @@ def read_outbox(
     used = sum(segment.bytes() for segment in found.segments) - sum(segment.bytes() for segment in emptied)
     untaken = sum(arrival.record[confirm.STATE] == log.RECEIVED for arrival in found.arrivals)
     is_full = used + SMALL_MESSAGE > flash
-    full = f"; full, {used} bytes that the flash has for it, {flash}, are used" if is_full else ""
+    full = f"; full: {used} of {flash} bytes are used" if is_full else ""
     yield Check(
         "outbox",
         "bad" if full else "ok",
         f"{name}: {kept} messages{full}",
-        "send() raises OutboxFull until some of them are gone: see below what they wait for" if full else "",
+        "send() raises OutboxFull until messages leave or expire: the lines below say why they wait" if full else "",
         {"messages": kept, "bytes": used, "full": is_full},
     )
     if untaken:
-        text, advice = f"{untaken} received and not handled yet", "does main.py ask for them?"
+        text, advice = f"{untaken} received, not handled yet", "let main.py take messages from the inbox"
         yield Check("inbox", "ok", text, advice, {"messages": untaken})
     before = {queue.name: queue.guid for queue in found.queues}
     for queue, processes in queues.items():
@@ -149,7 +153,7 @@ def _queue(
         yield _waiting(queue, waiting, now, clock_is_set, reached, other)
     unread = sum(process.state == confirm.O for process in all_of_it)
     if unread:
-        text = f"{queue}: {unread} stored at the destination, not known to be received"
+        text = f"{queue}: {unread} stored at the destination, not received yet"
         yield Check("unread", "ok", text, "", {"queue": queue, "messages": unread})
     if dead:
         numbers = sorted({process.record[confirm.CLASS] for process in dead})
@@ -172,8 +176,7 @@ def _identity(found: Any, ahead: str) -> Check:
     text = f"{found.name}, GUID {guid}" if found.name else f"GUID {guid}"
     if found.ahead:
         advice = (
-            "let nothing else send under this GUID; when all that waits is delivered or given up, erase the outbox: it "
-            "begins anew under another GUID"
+            "let no other board use this GUID; once no message waits, erase the outbox, and the board gets a new GUID"
         )
         return Check("identity", "warning", f"{text}: {ahead}", advice, values)
     return Check("identity", "ok", text, "", values)
@@ -185,7 +188,7 @@ def _waiting(
     oldest = min(process.record[confirm.SENT_TIME] for process in waiting)
     deadlines = [deadline for deadline in map(confirm.Confirmation.next_deadline, waiting) if deadline is not None]
     never = sum(process.state == confirm.Q for process in waiting)
-    text = f"{queue}: {len(waiting)} wait"
+    text = f"{queue}: {len(waiting)} pending"
     values: dict[str, Any] = {"queue": queue, "messages": len(waiting), "never_sent": never}
     if oldest >= CLOCK_SET:
         values["oldest"] = round(now - oldest)
@@ -197,15 +200,17 @@ def _waiting(
     if never:
         text += f"; {never} never sent"
     if other:
-        advice = f"they are for the queue manager before, not for {other}: bring that one back, or see accept= of Node"
+        advice = f"the messages are for the previous queue manager, not for {other}: restore it, or set accept= of Node"
     elif reached is not None and reached.verdict == "ok":
-        advice = "the queue manager answers: let the board run; if they stay, does the queue exist there, is it full?"
+        advice = (
+            "the queue manager answers: let the board run; if messages stay, check that the queue exists and has room"
+        )
     elif reached is not None:
-        advice = "they go when the queue manager can be reached"
+        advice = "the messages leave when the queue manager is reachable"
     else:
-        advice = "look whether it can be reached: --queue-manager HOST:PORT"
+        advice = "test the connection with --queue-manager HOST:PORT"
     if never < len(waiting):
-        text += f"; {len(waiting) - never} sent, and no acknowledgement in the log"
+        text += f"; {len(waiting) - never} sent, not acknowledged"
     return Check("waiting", "warning", text, advice, values)
 
 
@@ -226,7 +231,7 @@ def make_folder(to: Path) -> None:
         if any(to.iterdir()):
             raise BoardError(f"{to} is not empty: name a new folder with --to")
     except OSError as error:
-        raise BoardError(f"{to} cannot be made: {error.strerror}") from None
+        raise BoardError(f"{to} cannot be created: {error.strerror}") from None
 
 
 def copy_from_board(board: Board, folder: str, to: Path, progress: Progress) -> None:
@@ -254,7 +259,9 @@ def listing(folder: Path) -> Iterator[dict[str, Any]]:
     try:
         log, replay = node_modules()
     except ImportError:
-        raise BoardError("this ordack has no node to read an outbox with: use a checkout") from None
+        raise BoardError(
+            "this installation lacks ordack.node, which reads an outbox: run ordack from a checkout"
+        ) from None
     with tempfile.TemporaryDirectory() as copy:
         copy_of(folder, Path(copy))
         files = log.Files(copy)

@@ -153,12 +153,12 @@ def host_of(text: str) -> str:
     """The host in a direct format name of a remote queue. Raises ValueError for other names."""
     like = r"write it in single quotes, as 'DIRECT=TCP:192.168.1.20\private$\line1'"
     if "\\" not in text:
-        raise ValueError(f"the queue {text!r} has no backslash, perhaps because a shell took it away: {like}")
+        raise ValueError(f"the queue {text!r} has no backslash; a shell may have removed it: {like}")
     if "\\\\" in text:
-        raise ValueError(f"the queue {text!r} has two backslashes where there is one (Python writes two): {like}")
+        raise ValueError(f"the queue {text!r} has two backslashes in a row; only Python strings need two: {like}")
     match = re.fullmatch(r"DIRECT=(?:TCP|OS):([^\\\s/]+)\\.+", text, re.IGNORECASE)
     if match is None or (match[1].count(":") == 1) or not text.isprintable():
-        raise ValueError(f"the queue {text!r} is no direct format name of a queue: {like}")
+        raise ValueError(f"the queue {text!r} is not a direct format name: {like}")
     if match[1] in (".", "localhost"):
         raise ValueError(f"the queue {text!r} is on the machine {match[1]}, which is the board itself: {like}")
     try:
@@ -230,16 +230,11 @@ def _check_place(wanted: Wanted, before: dict[str, Any]) -> None:
     """Raises BoardError unless this board may get the new configuration."""
     name = before.get("name") or wanted.name
     if name != wanted.name and not wanted.replace:
-        raise BoardError(
-            f"the board has the name {name!r}, which is not {wanted.name!r}: is it the right board? "
-            "--replace gives it the new name"
-        )
+        raise BoardError(f"the board has the name {name!r}, not {wanted.name!r}: check the board; --replace renames it")
     if before.get("tls") and wanted.tls is None and not wanted.replace:
-        raise BoardError(
-            "the board speaks TLS: name the folder of its certificate with --tls; --replace ends TLS there"
-        )
+        raise BoardError("the board uses TLS: name the folder of its certificate with --tls; --replace turns TLS off")
     if not isinstance(before.get("wifi", {}), dict):
-        raise BoardError('"wifi" in config.json on the board is no JSON object: remove it there')
+        raise BoardError('"wifi" in config.json on the board is not a JSON object: correct or remove it')
 
 
 def _config_of(board: Board, path: str) -> dict[str, Any]:
@@ -253,7 +248,7 @@ def _config_of(board: Board, path: str) -> dict[str, Any]:
             if isinstance(config, dict):
                 return config if place == path else {**config, "name": ""}  # the new file was not in force
             if place == path:
-                raise BoardError(f"{path} on the board is no JSON object: repair it, or remove it from the board")
+                raise BoardError(f"{path} on the board is not a JSON object: correct or remove it")
     return {}
 
 
@@ -274,9 +269,7 @@ def tls_files(folder: Path, name: str) -> dict[str, bytes]:
 
 def _check_tls(board: Board) -> None:
     if not board.run("try:\n import tls\n print(True)\nexcept ImportError:\n print(False)"):
-        raise BoardError(
-            "the board's MicroPython has no TLS: give it a firmware with the module tls, or leave out --tls"
-        )
+        raise BoardError("the board's MicroPython has no TLS: install a firmware with the module tls, or omit --tls")
 
 
 @contextmanager
@@ -334,11 +327,11 @@ def _join(board: Board, config: dict[str, Any]) -> None:
     ssid = " or ".join(map(repr, networks))
     raise BoardError(
         {
-            "absent": f"no Wi-Fi of the name {ssid} is there: is it spelled right, is it one of 2.4 GHz?",
-            "password": f"the Wi-Fi {ssid} refuses the password: type it again",
-            "join": f"the Wi-Fi {ssid} was not joined: is the password right, is it in reach? ({number})",
-            "none": f"this board has no Wi-Fi, and is to join {ssid}: leave out --wifi, and ssid in its config.json",
-            "options": f'the board refuses what its Wi-Fi is to be ({number}): correct "wifi" in its config.json',
+            "absent": f"the board finds no Wi-Fi {ssid}: check the spelling, and that the network uses 2.4 GHz",
+            "password": f"the Wi-Fi {ssid} refuses the password: correct it",
+            "join": f"the board cannot join the Wi-Fi {ssid}: check the password and the distance ({number})",
+            "none": f"this board has no Wi-Fi to join {ssid}: omit --wifi, and remove ssid from its config.json",
+            "options": f'the board refuses its Wi-Fi settings ({number}): correct "wifi" in its config.json',
         }[reason]
     )
 
@@ -349,12 +342,10 @@ def _why(wanted: Wanted, where: str, number: int, waiting: int, reason: str) -> 
         text = f"the queue {wanted.queue}: {where} refuses the message: {classes.words(number, wanted.queue)}"
         host, _, queue = wanted.queue.partition("\\")
         if split_direct(wanted.queue) is None:
-            text += f"; this names a public queue: is {host}\\private$\\{queue} meant?"
+            text += f"; this name is that of a public queue; a private queue is {host}\\private$\\{queue}"
         return text
     if "accept=" in reason:
-        text = f"the queue manager at {where} is another one than before, and gets none of the messages: {reason}"
+        text = f"another queue manager answers at {where} and gets no messages: {reason}"
     else:
-        text = (
-            f"the queue manager at {where} did not store the message within {STORE_S} s: {reason or 'it said nothing'}"
-        )
-    return f"{text}; {waiting} older messages wait on the board" if waiting else text
+        text = f"the queue manager at {where} did not store the message within {STORE_S} s: {reason or 'no answer'}"
+    return f"{text}; {waiting} older messages are pending on the board" if waiting else text

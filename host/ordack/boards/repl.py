@@ -243,10 +243,10 @@ class Board:
         heard = said.getvalue().splitlines()
         data = ast.literal_eval(heard[-1]) if heard and heard[-1].startswith("b") else b""
         if data.strip():
-            raise NoBoard(f"what answers at {self.port} is not MicroPython: {data[-60:]!r}")
+            raise NoBoard(f"no MicroPython answers at {self.port}, but {data[-60:]!r}: name another port")
         raise NoBoard(
-            f"the board at {self.port} does not answer: is it the right port, and does it have MicroPython? A program "
-            "that catches Ctrl-C, as a bare `except:` does, holds it: reset the board, and try again"
+            f"the board at {self.port} does not answer: check the port and the firmware. A program that "
+            "catches Ctrl-C, as a bare `except:` does, blocks the board: reset the board and try again"
         )
 
     def _calm(self) -> None:
@@ -289,7 +289,9 @@ class Board:
         try:
             return ast.literal_eval(text) if text else None
         except (SyntaxError, ValueError):
-            raise BoardError(f"the board at {self.port} prints what is not asked: {text[:60]!r}") from None
+            raise BoardError(
+                f"the board at {self.port} gives an unexpected answer: {text[:60]!r}; reset the board and try again"
+            ) from None
 
     def sums(self, paths: Sequence[str]) -> list[tuple[int, int] | None]:
         """Size and CRC-32 of each file; None for a missing file."""
@@ -305,7 +307,7 @@ class Board:
         while len(data) < size:
             part = binascii.a2b_base64(self.run(f"print(binascii.b2a_base64(f.read({CHUNK_BYTES})))"))
             if not part:
-                raise BoardError(f"{path} became shorter while it was read")
+                raise BoardError(f"{path} became shorter during the copy: try again")
             data += part
             told(len(data), size)
         self.run("f.close()")
@@ -403,7 +405,7 @@ def _why_not_opened(port: str, baud: int) -> str:
         if "lock" in text or "busy" in text:
             return f"{port} is in use by another program: end it (a terminal, `ordack serve`, mpremote)"
         if "ermission" in text:
-            return f"{port} may not be opened by this user: join the group that owns it (often dialout)"
+            return f"this user may not open {port}: join the group that owns the port (often dialout)"
         if "No such file" in text:
             return f"there is no port {port}; there are: {', '.join(_ports()) or 'none'}"
         return f"{port} cannot be opened: {text}"

@@ -108,9 +108,9 @@ def board_provision(
     wanted = provisioning.Wanted(name, queue, *address, network, files, replace, server)
     with _asking() as progress:
         done = _attended(port, lambda board: provisioning.provision(board, wanted, progress), reset=True)
-    text = f"{name} is provisioned: its message is stored in {queue}; GUID {done.guid}"
-    text += f"; it was {done.before}" if done.before not in ("", name) else ""
-    text += f"; `'{done.guid.strip('{}')}' = '{name}'` in [names] of the queue manager's ordack.toml shows the name"
+    text = f"{name} is provisioned, its message is stored in {queue}; GUID {done.guid}"
+    text += f"; its old name was {done.before}" if done.before not in ("", name) else ""
+    text += f"; add `'{done.guid.strip('{}')}' = '{name}'` to [names] in the queue manager's ordack.toml"
     values = {"name": name, "queue": queue, "queue_manager": format_address(*address), **done._asdict()}
     common.report_done(as_json, "\n".join([text, *done.told]), **values)
 
