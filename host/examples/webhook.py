@@ -6,7 +6,7 @@
 post: A message leaves QUEUE after the answer 2xx. A POST may come twice; both have one Idempotency-Key, and no other
 message has it: the server answers 2xx to a known key. A message that the server refuses (400, 413, 415, 422) goes to
 QUEUE-refused. All other failures are retried after 0.1 to 60 s.
-listen: The client repeats a POST, Idempotency-Key included, until the answer is 204. QUEUE-seen keeps keys for a day.
+listen: The client repeats a POST, Idempotency-Key included, until the answer is 204. QUEUE-keys keeps keys for a day.
 """
 
 import hashlib
@@ -41,9 +41,9 @@ class Handler(BaseHTTPRequestHandler):
         if is_good := bool(key) and str(len(body)) == size:
             digest = hashlib.sha1(key).digest()
             with client.transaction() as transaction:  # if it fails, the client gets no answer
-                if not transaction.receive_batch(f"{queue}-seen", 1, correlation_id=digest):
+                if not transaction.receive_batch(f"{queue}-keys", 1, correlation_id=digest):
                     transaction.send(queue, body, label=self.path[:249], extension=key)
-                transaction.send(f"{queue}-seen", b"", correlation_id=digest, ttbr=86_400)
+                transaction.send(f"{queue}-keys", b"", correlation_id=digest, ttbr=86_400)
         self.send_response(204 if is_good else 400)
         self.end_headers()
 

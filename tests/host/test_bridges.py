@@ -69,7 +69,7 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
 @pytest.fixture
 def plant(tmp_path: Path) -> Path:
     with Client(tmp_path / "plant", create=True) as client:
-        for name in ("readings", "readings-seen", "readings-refused"):
+        for name in ("readings", "readings-seen", "readings-keys", "readings-refused"):
             client.create_queue(name)
     return tmp_path / "plant"
 
