@@ -2,8 +2,8 @@
 
     ORDACK_WINDOWS=192.168.1.20 .venv/bin/python -m pytest hil/test_windows.py
 
-There, host/examples/windows/ordack-trial.ps1 runs and does what messages ask for: host/docs/windows.md tells how to
-begin. Without the variable a second `ordack serve` stands in Windows' place, with the timing of the specification.
+There, host/examples/windows/ordack-trial.ps1 runs and does what messages ask for: see host/docs/how-to/windows.md.
+Without the variable a second `ordack serve` stands in Windows' place, with the timing of the specification.
 """
 
 from __future__ import annotations

@@ -351,7 +351,7 @@ def test_damaged_segment_reads_correctly_or_is_reported_corrupt(folder: Path) ->
 
 
 def test_ingest_continues_after_compact_and_vacuum(folder: Path, table: Path) -> None:
-    """As pipeline.md has it. Of Iceberg, the procedures of engines do it."""
+    """As how-to/tables.md has it. Of Iceberg, the procedures of engines do it."""
     for serial in (1, 2, 3):
         write(folder, serial, serial, serial)
     what = job(folder, table, segments_max=1)
