@@ -1,4 +1,4 @@
-"""Why is it stuck? One command, one sentence: `state`, `outgoing list`, `status`, and the log of `serve`."""
+"""Why is it stuck? One command, one sentence: `message state`, `status`, and the log of `serve`."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -54,6 +55,27 @@ def test_prune_deletes_oldest_segments_present_in_every_table(
     with pytest.raises(FolderError, match="segment 1 of the queue late is missing"):
         load(job(folder, other)).run(False)  # this table was not named, and says what it has missed
     assert numbers(table) == [1, 1, 2, 2, 3, 4, 5, 6]
+
+
+def test_optimize_merges_files_and_keeps_every_message(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(capfd, monkeypatch, "optimize", table)[0] == 2
+    for serial in (1, 2, 3):
+        write(folder, serial, serial, serial)
+    what = job(folder, table, segments_max=1)
+    going = load(what)
+    going.run(False)
+    for path in table.glob("*.parquet"):
+        os.utime(path, (0, 0))
+    (table / "orphan.parquet").write_bytes(b"of an ingest that was killed")
+    os.utime(table / "orphan.parquet", (0, 0))
+    done = json.loads(run(capfd, monkeypatch, "optimize", table, "--json")[1])
+    assert (done["merged"], done["new"], done["deleted"]) == (3, 1, 1), "the table's old versions need the merged files"
+    assert run(capfd, monkeypatch, "optimize", table)[1].endswith("0 files merged into 0, 0 unused files deleted\n")
+    write(folder, 4, 4, 4)
+    assert (going.run(False).rows, load(what).run(False).rows) == (1, 0)
+    assert numbers(table) == [1, 2, 3, 4]
 
 
 def test_prune_keeps_segment_behind_too_new_segment(

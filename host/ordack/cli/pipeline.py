@@ -189,6 +189,26 @@ def pipeline_ingest(
     common.report(as_json, str(done), **done.as_json())
 
 
+@app.command("optimize")
+def optimize(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Folder or URL of a Delta Lake table.")],
+    days: Annotated[float, typer.Option(min=1, metavar="DAYS", help="Delete only files that are older than DAYS.")] = 7,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Merge small files of a table, and delete unused files.
+
+    Ingests may continue meanwhile. Readers of old versions of the table lose versions older than --days. For Iceberg,
+    use your engine: rewrite_data_files, expire_snapshots, remove_orphan_files. Exit status: 0 done; 1 failed, try
+    again; 2 wrong usage, no Delta Lake table, or a package is missing.
+    """
+    with common.needs("spark"):
+        from ordack.pipeline import delta
+    with _problems():
+        done = delta.optimize(table, days)
+    merged, deleted = counted(done["merged"], "file"), counted(done["deleted"], "unused file")
+    common.report_done(as_json, f"{table}: {merged} merged into {done['new']}, {deleted} deleted", table=table, **done)
+
+
 @app.command("prune")
 def pipeline_prune(
     segments: SegmentsArgument,

@@ -284,6 +284,25 @@ def open_table(table: str) -> DeltaTable:
     raise lake.IngestUnusable(f"there is no table of Delta Lake in {table}")
 
 
+def optimize(table: str, days: float) -> dict[str, int]:
+    """Merge small files, and delete unused files older than `days`. Returns the numbers of merged, new and deleted
+    files. Raises IngestError, IngestUnusable."""
+    opened = open_table(table)
+    version = opened.version()
+    try:
+        done = opened.optimize.compact(post_commithook_properties=_NO_HOOKS)
+        _sync(table, version, opened.version())  # before the old files go
+        version = opened.version()
+        deleted = opened.vacuum(
+            int(days * 24), dry_run=False, full=True, enforce_retention_duration=False,
+            post_commithook_properties=_NO_HOOKS,
+        )  # fmt: skip
+        _sync(table, version, opened.version())
+    except (DeltaError, OSError) as error:
+        raise lake.IngestError(f"cannot optimize the table {table}: {lake.first_line(error)}") from None
+    return {"merged": done["numFilesRemoved"], "new": done["numFilesAdded"], "deleted": len(deleted)}
+
+
 def properties_of(table: str) -> Mapping[str, str]:
     """Return a table's properties; {} if there is no table. Raises IngestError, IngestUnusable."""
     try:
