@@ -343,11 +343,9 @@ class Monitor:
     async def _answer_until_stopped(self) -> None:
         self._loop.set_exception_handler(lambda _loop, context: self._tell(f"the HTTP port: {context}"))
         self._listener.setblocking(False)
-        self._listen()
-        sampling = self._loop.create_task(self._sample())
+        self._do(self._accept())
+        self._do(self._sample())
         await self._stop.wait()
-        sampling.cancel()
-        self._loop.remove_reader(self._listener)
         for connection in list(self._connections):
             connection.transport.abort()
 
@@ -363,28 +361,17 @@ class Monitor:
 
     # ---- connections
 
-    def _listen(self) -> None:
-        if not self._stop.is_set():
-            self._loop.add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        """Accept one connection, then pause."""
-        self._loop.remove_reader(self._listener)
-        apart = ACCEPT_APART_S
-        try:
-            accepted, _ = self._listener.accept()
-        except BlockingIOError:
-            pass  # the client has disconnected
-        except OSError:
-            apart = NO_FILE_S
-        else:
-            accepted.setblocking(False)
-            self._do(self._begin(accepted))
-        self._loop.call_later(apart, self._listen)
-
-    async def _begin(self, accepted: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # the client has disconnected
-            await self._loop.connect_accepted_socket(lambda: _HttpConnection(self), accepted)
+    async def _accept(self) -> None:
+        """Accept one connection after another, with a pause in between."""
+        while True:
+            try:
+                accepted, _ = await self._loop.sock_accept(self._listener)
+            except OSError:
+                await asyncio.sleep(NO_FILE_S)
+                continue
+            with contextlib.suppress(OSError):  # the client has disconnected
+                await self._loop.connect_accepted_socket(lambda: _HttpConnection(self), accepted)
+            await asyncio.sleep(ACCEPT_APART_S)
 
     def began(self, connection: _HttpConnection) -> None:
         """Count a connection. If there are too many, end the one with the least progress."""
