@@ -71,7 +71,7 @@ class NetworkTime:
         self._timer = Timer()
 
     def poll(self) -> bool:
-        """Do what can be done now; return whether the clock was set. A network that is down is no error."""
+        """Do what can be done now. Return True if the clock was set."""
         left = self._timer.left()
         if self._socket is None:
             if not left:
@@ -195,18 +195,18 @@ class Watchdog:
         self._wdt = wdt
 
     def feed(self) -> None:
-        """Feed the watchdog unless the node has failed."""
+        """Feed unless the node has failed."""
         if self._node.error is None:
             self._wdt.feed()
 
     def poll(self) -> int:
-        """As Node.poll."""
+        """Call `Node.poll` and feed."""
         wait = self._node.poll()
         self.feed()
         return wait
 
     def wait(self, condition: "Callable[[], Any]", timeout_ms: "int | None" = None) -> bool:
-        """As Node.wait."""
+        """Call `Node.wait` and feed."""
 
         def is_met() -> "Any":
             self.feed()
@@ -215,7 +215,7 @@ class Watchdog:
         return self._node.wait(is_met, timeout_ms)
 
     async def watch(self) -> None:
-        """Feed the watchdog several times per timeout_ms while the event loop runs and the node is well."""
+        """Feed while the event loop runs and the node is well. Run it in a task."""
         import asyncio
 
         while self._node.error is None:

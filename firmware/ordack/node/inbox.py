@@ -85,15 +85,14 @@ class Inbox:
         return given
 
     def take(self, message: InboxMessage) -> None:
-        """Remove a handled message; durable on return, so the message never comes again.
+        """Remove a handled message, durably. Raises ValueError if `get` did not return it last.
 
-        Raises ValueError if `get` did not return it last; OutboxError if the file system refuses: after a power cut the
-        message may come again.
+        Raises OutboxError if the file system fails: after a power cut the message may come again.
         """
         self._end(message, confirm.ACK_RECEIVE)
 
     def reject(self, message: InboxMessage) -> None:
-        """Reject a message: its sender gets class 0xC004 (B-342). Otherwise as `take`."""
+        """Reject a message. Its sender gets class 0xC004 (B-342). Raises as `take`."""
         self._end(message, confirm.NACK_RECEIVE_REJECTED)
 
     def _end(self, message: InboxMessage, message_class: int) -> None:

@@ -37,7 +37,7 @@ class OutboxMessage(log.Stored):
     packet: "bytearray | None" = None  # kept until the first transmission if memory allows
 
     def conclusion(self) -> confirm.Conclusion:
-        """Return a `Conclusion`: the outcome as known now (C-80 to C-87). deadline is None after `close`."""
+        """Return the outcome as known now (C-80 to C-87)."""
         from ordack.node import node
 
         record = self.current()
@@ -57,11 +57,11 @@ class OutboxMessage(log.Stored):
         return confirm.words(self.current()[confirm.CLASS])
 
     def is_settled(self) -> bool:
-        """Is the message stored at its destination, or failed?"""
+        """True once the message is stored at its destination or has failed."""
         return self.current()[confirm.STATE] not in (confirm.Q, confirm.S)
 
     def is_stored(self) -> bool:
-        """Has the destination stored the message?"""
+        """True once the destination has stored the message."""
         message_class = self.current()[confirm.CLASS]
         if message_class & confirm.CLASS_NEGATIVE:
             return (
@@ -71,11 +71,11 @@ class OutboxMessage(log.Stored):
         return self.is_settled()
 
     def is_received(self) -> bool:
-        """Has an application received the message?"""
+        """True once an application has received the message."""
         return self.current()[confirm.CLASS] == confirm.ACK_RECEIVE
 
     def is_ended(self) -> bool:
-        """Is the outcome final?"""
+        """True once nothing will change."""
         return self.current()[confirm.STATE] not in (confirm.Q, confirm.S, confirm.O)
 
     def is_kept(self) -> bool:
@@ -85,16 +85,16 @@ class OutboxMessage(log.Stored):
         return is_there and record[confirm.MARKS] & log.GOES != log.GOES
 
     async def stored(self) -> bool:
-        """Wait until the destination has the message on disk (OrderAck): True. False: it failed before.
+        """Wait until the destination has the message on disk. Return False if the message has failed.
 
-        Raises the error that ended delivery (Node.error). The message then leaves after a restart.
+        Raises the error that ended delivery: the message then leaves after a restart.
         """
         while not self.is_settled():
             await self.changed()
         return self.is_stored()
 
     async def received(self) -> bool:
-        """Wait until an application has received the message (FinalAck): True. False: it failed or is in doubt.
+        """Wait until an application has received the message. Return False if the message failed or is in doubt.
 
         Raises ValueError without `dead_letter` and `journal`, because no answer would come (C-05).
         """
@@ -304,7 +304,7 @@ class DestinationQueue:
     ) -> "list[OutboxMessage]":
         """Accept messages in order, with one sync. After an error, messages before the failed one may be accepted.
 
-        Node.next_message_id tells how many.
+        Node.last_message_id tells the last one.
         """
         messages = self._accept_all(bodies, label, ttrq, ttbr, dead_letter, journal)
         await self.backlog.commits.commit()
