@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,7 @@ def _command(name: str, one: Any) -> Iterator[str]:
     options = [param for param in one.params if param.param_type_name == "option" and param.name not in COMMON]
     words = [_metavar(param) + ("..." if param.nargs == -1 else "") for param in arguments]
     yield f"### `ordack {' '.join([name, *words])}`\n"
-    yield _cell(re.sub(r"\s*\n\s*\n\s*", " ", one.help or "")) + "\n"
+    yield _cell(" ".join((one.help or "").split())) + "\n"
     if arguments or options:
         yield "| argument | meaning |\n|---|---|"
         yield from (f"| `{_metavar(param)}` | {_cell(param.help or '')} |" for param in arguments)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import os
-import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -39,9 +37,7 @@ PURPOSES = {
         "queue": ("queues.app", "Create, list, pause or delete queues."),
         "message": ("status.app", "Track, move or purge messages."),
     },
-    "Connect boards": {
-        "board": ("board.app", "Set up, check or rescue a board."),
-    },
+    "Connect boards": {"board": ("board.app", "Set up, check or rescue a board.")},
     "Analyze": {
         "table": ("pipeline.app", "Export messages and load them into tables with Spark."),
         "bench": ("bench.bench", "Measure throughput and latency of this machine."),
@@ -71,9 +67,6 @@ def command(name: str) -> Any:
     made.rich_markup_mode = None
     made._add_completion = False  # noqa: SLF001 - only `ordack` itself has that option
     made.info.context_settings = _HELP_OPTIONS
-    for one in made.registered_commands:
-        if one.callback and one.callback.__doc__:
-            one.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(one.callback.__doc__))
     found = typer.main.get_command(made)
     found.name = name
     return found
@@ -148,12 +141,6 @@ def main() -> None:
     """Entry point of the console script. Typer ends it quietly, with status 1, when the reader of a pipe has gone."""
     try:
         command_line()(prog_name="ordack")
-    except StoreError as error:
+    except (StoreError, OutputError, BadName) as error:
         complain(str(error))
-        sys.exit(6 if isinstance(error, StoreUnknown) else 1)
-    except OutputError as error:
-        complain(str(error))
-        sys.exit(1)
-    except BadName as error:
-        complain(str(error))
-        sys.exit(2)
+        sys.exit(6 if isinstance(error, StoreUnknown) else 2 if isinstance(error, BadName) else 1)

@@ -49,8 +49,7 @@ OutOption = Annotated[
 MasterOption = Annotated[
     str | None,
     typer.Option(
-        metavar="URL",
-        help="Master URL of Spark. Default: local Spark for captures over 1 GiB on 8 processors or more.",
+        metavar="URL", help="Master URL of Spark. Default: local Spark for captures over 1 GiB on 8 processors or more."
     ),
 ]
 FollowOption = Annotated[

@@ -61,11 +61,7 @@ HtmlOption = Annotated[
 ]
 NamesOption = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        parser=local_file,
-        help="Show the names from [names] of this ordack.toml.",
-    ),
+    typer.Option(metavar="FILE", parser=local_file, help="Show the names from [names] of this ordack.toml."),
 ]
 
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 AUTHORITY, AUTHORITY_DAYS, DAYS = "ordack", 7300, 3650
 
 tls_app = typer.Typer(
-    no_args_is_help=True,
-    help="Create certificates: one authority for the plant, one certificate for each machine.",
+    no_args_is_help=True, help="Create certificates: one authority for the plant, one certificate for each machine."
 )
 ConfigOption = Annotated[
     Path | None,
@@ -181,8 +180,7 @@ def tls_certificate(
         str, typer.Argument(metavar="NAME", help="Name of the machine, such as press-3, for allow-certificates.")
     ],
     host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST", help="Other address or host name of the machine. Repeatable."),
+        list[str] | None, typer.Option(metavar="HOST", help="Other address or host name of the machine. Repeatable.")
     ] = None,
     board: Annotated[bool, typer.Option("--board", help="Also write DER files, for MicroPython.")] = False,
     renew: Annotated[bool, typer.Option("--renew", help="Replace an existing certificate and its key.")] = False,

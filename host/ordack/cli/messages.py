@@ -67,8 +67,7 @@ def send(
     journal: JournalOption = False,
     count: Annotated[int, typer.Option(min=1, metavar="N", help="Send the message N times.")] = 1,
     rate: Annotated[
-        float | None,
-        typer.Option(min=0.001, metavar="R", help="With --count: messages per second. Default: no limit."),
+        float | None, typer.Option(min=0.001, metavar="R", help="With --count: messages per second. Default: no limit.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -172,8 +171,7 @@ def receive(
     everything: Annotated[bool, typer.Option("--all", help="Receive all messages in the queue.")] = False,
     peek: Annotated[bool, typer.Option("--peek", help="Print messages without removing them. Default: all.")] = False,
     follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Receive all messages, then wait for more until a signal."),
+        bool, typer.Option("--follow", help="Receive all messages, then wait for more until a signal.")
     ] = False,
 ) -> None:
     """Receive messages from a queue: print them, then remove them.

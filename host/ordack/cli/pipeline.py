@@ -17,18 +17,12 @@ from ordack.store import StoreError
 
 app = typer.Typer(no_args_is_help=True, help="Export messages and load them into tables with Spark.")
 AnewOption = Annotated[
-    bool,
-    typer.Option(
-        "--anew",
-        help="Accept the loss of a recorded segment, or of the former folder.",
-    ),
+    bool, typer.Option("--anew", help="Accept the loss of a recorded segment, or of the former folder.")
 ]
 ToOption = Annotated[
     str,
     typer.Option(
-        metavar="FOLDER",
-        parser=common.anywhere,
-        help="New or existing folder for segments, or s3a://BUCKET/FOLDER.",
+        metavar="FOLDER", parser=common.anywhere, help="New or existing folder for segments, or s3a://BUCKET/FOLDER."
     ),
 ]
 
@@ -105,9 +99,7 @@ SegmentsArgument = Annotated[
 TableOption = Annotated[
     str,
     typer.Option(
-        "--to",
-        metavar="TABLE",
-        help="Folder or URL of the table; for Iceberg a folder or CATALOG.NAMESPACE.TABLE.",
+        "--to", metavar="TABLE", help="Folder or URL of the table; for Iceberg a folder or CATALOG.NAMESPACE.TABLE."
     ),
 ]
 TableFormatOption = Annotated[
@@ -126,14 +118,12 @@ BodiesOption = Annotated[
     str | None, typer.Option(metavar="FORMAT", help="json or cbor. Default: that of the table, else json.")
 ]
 PrefixOption = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="Prefix of column names in --schema. Default: that of the table."),
+    str | None, typer.Option(metavar="TEXT", help="Prefix of column names in --schema. Default: that of the table.")
 ]
 ContinuousOption = Annotated[
     bool,
     typer.Option(
-        "--continuous/--once",
-        help="Wait for new segments until a signal, or end when all segments are loaded.",
+        "--continuous/--once", help="Wait for new segments until a signal, or end when all segments are loaded."
     ),
 ]
 IntervalOption = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="With --continuous: polling interval.")]
@@ -213,8 +203,7 @@ def optimize(
 def pipeline_prune(
     segments: SegmentsArgument,
     tables: Annotated[
-        list[str],
-        typer.Option("--in", metavar="TABLE", help="Table that must hold the messages. Repeatable."),
+        list[str], typer.Option("--in", metavar="TABLE", help="Table that must hold the messages. Repeatable.")
     ],
     days: Annotated[float, typer.Option(min=0, metavar="DAYS", help="Keep segments for DAYS after export.")] = 7,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report segments without deleting them.")] = False,
