@@ -350,7 +350,9 @@ def test_provision_sets_the_clock_and_keeps_the_ntp_server(
     (board.folder / "machine.py").write_text(CLOCK)
     server = TimeServer()
     monkeypatch.setattr(
-        provisioning, "_TIME", provisioning._TIME.replace("Time(server,", f"Time(server, {server.port},")
+        provisioning,
+        "_TIME",
+        provisioning._TIME.replace("clock(server, 3000", f"clock(server, 3000, port={server.port}"),
     )
     monkeypatch.setattr(provisioning, "TIME_S", 1)
     wanted = Wanted("press-3", QUEUE, "127.0.0.1", serve.port, ntp="127.0.0.1")

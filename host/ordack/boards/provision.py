@@ -67,18 +67,12 @@ def _join(ssid, password, options, seconds):
 # Does the NTP server set the board's clock in time?
 _TIME = """
 def _time(server, seconds):
-    import time
-    from ordack.node.board import NetworkTime
-    clock = NetworkTime(server, retry_ms=1000)
-    try:
-        for _ in range(50 * seconds):
-            _feed()
-            if clock.poll():
-                return True
-            time.sleep_ms(20)
-        return False
-    finally:
-        clock.close()
+    from ordack.node.board import set_clock
+    for _ in range(0, seconds, 3):
+        _feed()
+        if set_clock(server, 3000):
+            return True
+    return False
 """
 _SEND = """
 def _send(path, folder, seconds):
