@@ -56,9 +56,16 @@ def _internal(flags: int, kind: int, size: int, part: int, fields: "array[int]")
 
 
 def establish_connection(
-    client_guid: bytes, server_guid: bytes, time_stamp: int, operating_system: int = 0x0310, refused: bool = False
+    client_guid: bytes,
+    server_guid: bytes,
+    time_stamp: int,
+    operating_system: int = 0x0310,
+    refused: bool = False,
+    beginning: bytes = b"",
 ) -> bytearray:
-    """Request or response (B-204, B-208; wire.md 5.2). time_stamp: ms. refused: CS, in a response."""
+    """Request or response (B-204, B-208; wire.md 5.2). time_stamp: ms. refused: CS, in a response. beginning: of the
+    padding, which may hold anything in a request.
+    """
     fields = core.words(core.ESTABLISH_CONNECTION)
     fields[core.ESTABLISH_TIME_STAMP] = time_stamp
     fields[core.ESTABLISH_OPERATING_SYSTEM] = operating_system
@@ -66,8 +73,7 @@ def establish_connection(
     out = _internal(0, kind, core.PACKET_SIZE_ESTABLISH_CONNECTION, core.ESTABLISH_CONNECTION, fields)
     out[core.ESTABLISH_CLIENT_GUID_AT : core.ESTABLISH_SERVER_GUID_AT] = names.check_guid(client_guid)
     out[core.ESTABLISH_SERVER_GUID_AT : core.ESTABLISH_SERVER_GUID_AT + 16] = names.check_guid(server_guid)
-    filler = b"\x5a" * (core.PACKET_SIZE_ESTABLISH_CONNECTION - core.ESTABLISH_END)
-    core.copy(out, core.ESTABLISH_END, filler, 0, len(filler))
+    out[core.ESTABLISH_END :] = beginning + b"\x5a" * (PADDING_SIZE - len(beginning))
     return out
 
 

@@ -244,7 +244,7 @@ class Session(Handshake):
         if settled:
             events.append(Acknowledged(settled))
         if status == core.BAD_MESSAGE_COUNT:
-            reason = "SessionHeader counts other messages sent than were received"
+            reason = "SessionHeader counts other messages than were received"
             if self.settings.close_on_mismatch:
                 events += self.close("B-227", reason)
             elif not self._has_noted:

@@ -166,7 +166,7 @@ class OutgoingStream:
         """
         record = self.record
         if core.tx_compare(ordinal, time_stamp, record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]) <= 0:
-            raise ValueError("a new TxSequenceID has to be greater than the one before")
+            raise ValueError("a new TxSequenceID must exceed the one before")
         self.adopt(self.new(time_stamp, ordinal))
 
     def adopt(self, record: "array[int]") -> None:

@@ -261,7 +261,7 @@ def test_incomplete_backup_is_not_restored(
     assert not again.exists()
 
 
-VERSION_1 = "PRAGMA user_version = 1;" + "".join(
+VERSION_1 = "PRAGMA user_version = 1; DROP TABLE claims;" + "".join(
     f"ALTER TABLE {table} DROP COLUMN count;" for table in ("messages", "outgoing_messages", "outcomes")
 )
 

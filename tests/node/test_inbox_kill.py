@@ -52,7 +52,7 @@ from ordack.node.uart import UartLink
 from tty_uart import Uart
 
 folder, how, place, guid = sys.argv[1:5]
-options = {"guid": bytes([int(guid[k : k + 2], 16) for k in range(0, 32, 2)]), "segment_size": 4096}
+options = {"guid": bytes([int(guid[k : k + 2], 16) for k in range(0, 32, 2)]), "segment_size": 4096, "name": "press 7"}
 if how == "listen":
     options["listen"] = ("127.0.0.1", int(place))
 elif how == "connect":
@@ -188,8 +188,6 @@ def test_a_board_killed_at_any_step_handles_each_command_once(
         application = Application(tmp_path, "listen", str(port))
     elif way in ("private", "named"):
         name = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\1F" if way == "private" else "press 7/commands"
-        with (store / "ordack.toml").open("a") as file:
-            file.write(f"[names]\n'{guids.guid_text(GUID)}' = 'press 7'\n")
         serve = Serve(store)
         application = Application(tmp_path, "connect", str(serve.port))
     else:
@@ -202,6 +200,13 @@ def test_a_board_killed_at_any_step_handles_each_command_once(
     draw.shuffle(lives)
     try:
         with Client(store) as client:
+            if way == "named":  # the queue manager learns the name from the first session
+                application.start()
+                while not client.store.claims.guid_of("press 7"):
+                    assert application.process is not None
+                    assert application.process.poll() is None
+                    time.sleep(0.05)
+                application.kill(at_moment=False)
             for moment, count in lives:
                 for _ in range(count + draw.randrange(3)):
                     sent.append(client.send(name, b"%d" % len(sent), dead_letter=True).message_id)

@@ -40,6 +40,7 @@ class Peer:
         self.received: list[headers.UserMessage] = []
         self.next_message_id = 1
         self.order_acks = 0
+        self.name = ""  # announced
 
     def send(self, body: bytes, delivery: str = "transactional", priority: int = 3, **properties: Any) -> int:
         """Accept a message, number it; its MessageID. properties: of build.user_message."""
@@ -68,7 +69,7 @@ class Peer:
 
     def connect(self, now: int) -> None:
         self.session = Session(True, self.guid, now, settings=self.settings)
-        self.session.connected(now)
+        self.session.connected(now, announced=f"ordack name:{self.name}\0".encode())
         self.stream.restart()
 
     def disconnect(self) -> None:

@@ -97,7 +97,7 @@ class Inbox:
 
     def _end(self, message: InboxMessage, message_class: int) -> None:
         if self._given is None or message is not self._given:
-            raise ValueError("the message is not the one that was given last")
+            raise ValueError("get() did not return this message last")
         self._given = None
         self.restored = False
         del self.waiting[0]

@@ -247,7 +247,7 @@ class Node:
         names.parse_format_name(name)
         host = name[name.index(":") + 1 : name.index("\\")]
         if not host or min(host) <= " " or "/" in host or host.count(":") == 1:
-            raise ValueError("the host in a format name is a name or an address without a port, not " + repr(host))
+            raise ValueError("the host is a name or an address, without a port, not " + repr(host))
         return self._add(self.outbox.queue(name, self.clock.time()))
 
     def inbox(self, name: str, number: int = 0) -> "Inbox":

@@ -429,7 +429,7 @@ class Outcomes:
         record = message.record
         state = record[confirm.STATE]
         if not message.is_kept():
-            raise ValueError("the message is neither a dead letter nor in the journal")
+            raise ValueError("it is neither a dead letter nor in the journal")
         kept = self._kept[state]
         kept[0] -= message.size
         kept[1] -= 1

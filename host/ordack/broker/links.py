@@ -17,13 +17,13 @@ from mqqb import guids
 from mqqb.connection import OPEN
 from mqqb.streams import Entry
 
+from ordack.broker.announced import Announced
 from ordack.broker.pace import Pace
 from ordack.broker.peer_history import PeerHistories, PeerHistory
 from ordack.broker.serve_log import ERROR, SAME_AGAIN_S, Operator
 from ordack.broker.streams import FastSession
 from ordack.config import classes
 from ordack.config.config import Config
-from ordack.config.names import PeerNames
 from ordack.store import ALLOW_LIST, LIMIT, Counters, CountsByPeer, PeerCounts, StoreError
 
 PATIENCE = 16
@@ -166,13 +166,16 @@ class Links:
     """All connections. guid: of this queue manager. ended: called once with each removed link. max_sessions: may be set
     below the Config's value. counters: of this queue manager. histories: of its peers."""
 
-    def __init__(self, guid: bytes, config: Config, operator: Operator, ended: Callable[[PeerLink], None]) -> None:
+    def __init__(
+        self, guid: bytes, config: Config, operator: Operator, announced: Announced, ended: Callable[[PeerLink], None]
+    ) -> None:
         self.max_sessions = config.max_sessions
         self.counters = Counters()
         self.histories = PeerHistories()
         self._guid = guid
         self._config = config
         self._operator = operator
+        self._announced = announced
         self._ended = ended
         self._links: dict[PeerLink, None] = {}
         self._with_hop: dict[PeerLink, None] = {}  # links with a hop
@@ -300,12 +303,14 @@ class Links:
         self.touch(link)
         return link
 
-    def opened(self, link: PeerLink) -> bool:
-        """Register the peer of a link after its handshake; return whether the link is newly open."""
+    def opened(self, link: PeerLink, wall: int) -> bool:
+        """Register the peer of a link after its handshake; return whether the link is newly open. wall: seconds since
+        1970."""
         if link.was_open or link not in self._links:
             return False
         link.was_open = True
-        names, guid = PeerNames(self._config.names), guids.guid_text(link.peer)
+        self._announced.take(link, wall)
+        names, guid = self._announced.names, guids.guid_text(link.peer)
         link.peer_name = names.of(guid)
         if link.peer_name:
             link.count_as(self.counters.peers.of(link.peer_name))

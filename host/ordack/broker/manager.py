@@ -23,6 +23,7 @@ from mqqb.connection import Acknowledged, Closed, MessageReceived, Noted, Opened
 from mqqb.streams import Entry
 
 from ordack.broker.acceptance import NOT_NOW, Acceptance, Batch, Duplicates
+from ordack.broker.announced import Announced
 from ordack.broker.applications import Applications, Question
 from ordack.broker.commits import carry_out
 from ordack.broker.deadlines import ConfirmationDeadlines
@@ -35,7 +36,6 @@ from ordack.broker.serve_log import ERROR, Operator
 from ordack.broker.settling import Settling
 from ordack.broker.streams import key_of
 from ordack.config.config import Config
-from ordack.config.names import PeerNames
 from ordack.store import Store, StoreError, packet_fields
 from ordack.store.at_hand import AtHand, Row
 from ordack.store.messages import ANY
@@ -185,11 +185,12 @@ class Manager:
     ) -> None:
         self.store = store
         self.config = config = config or Config()
-        self.operator = Operator(log, lambda text: PeerNames(config.names).added(text))
+        self.operator = Operator(log, lambda text: self.announced.names.added(text))
+        self.announced = Announced(store, config, self.operator)
         self.about: dict[str, Any] = {}
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict
         self.answered: Callable[[], None] = lambda: None
-        self.links = Links(store.guid, config, self.operator, self._ended)
+        self.links = Links(store.guid, config, self.operator, self.announced, self._ended)
         self.incoming = IncomingStreams(store, config)
         self.fast = FastPath(store, self.links, self.incoming, config)
         self.outgoing = OutgoingQueues(store, self.links, config)
@@ -426,7 +427,7 @@ class Manager:
                 if entries:
                     batch.passed(queue, entries)
         elif isinstance(event, Opened):
-            if self.links.opened(link):
+            if self.links.opened(link, wall):
                 self.outgoing.opened(link)
                 if link.session.initiator and link.peer == self.store.guid and not self.outgoing.served_by(link):
                     self.links.close(link, "B-413", "this queue manager itself answers there; correct the next hop")
@@ -535,6 +536,7 @@ class Manager:
             self._zero = 1000 * wall - now
         self._deadlines.end(now, wall)
         self.outgoing.note_closed()
+        self.announced.save()
         if now < self._report_at:
             return
         self._report_at = now + min(5 * (len(self.links) + len(self.outgoing)), REPORT_MS)  # 20 ms for 1,000 sessions
@@ -555,6 +557,7 @@ class Manager:
         return {
             **self.about,
             **self.links.report(),
+            "disputes": [text for guid, text in self.announced.disputes.items() if guid in self.links.peers],
             "refusing": self.incoming.refusing(),
             "serial": [connection for connection in connections.values() if "serial" in connection],
             "outgoing": self.outgoing.report(connections, self._zero),
@@ -563,6 +566,7 @@ class Manager:
     def close(self) -> None:
         """End all sessions (B-163), also in the store: messages added before the next start count as untransmitted."""
         self.links.close_all("B-163", "the queue manager stops")
+        self.announced.save()
         with contextlib.suppress(StoreError):  # then the next start recovers as after a crash
             self.outgoing.note_closed()
 

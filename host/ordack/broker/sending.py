@@ -473,7 +473,7 @@ def address(store: Store, text: str) -> str:
     named = names.split_address(text)
     if named is None or store.queues.find(text):
         return names.destination(text)
-    guid, queue = names.PeerNames.kept(store.names()).guid_of(named[0]), names.queue_name(named[1])
+    guid, queue = store.guid_named(named[0]), names.queue_name(named[1])
     is_here = guid == guids.guid_text(store.guid)[1:-1].lower()
     return queue if is_here else f"DIRECT=OS:{guid}\\private$\\{queue}"
 

@@ -15,7 +15,7 @@ from mqqb import confirm, core, guids
 
 from ordack.config import classes
 from ordack.config.config import Config, format_address, split_direct
-from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE, PeerNames, counted
+from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE, counted
 from ordack.store import Store
 from ordack.store.disk import Room, megabytes
 from ordack.store.outgoing import OutgoingCount
@@ -81,7 +81,7 @@ def _where(name: str, connection: Mapping[str, Any] | None) -> str:
 def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[dict[str, Any]]:
     """Return the outgoing queues: content, the queue manager's report, and `why` their messages wait."""
     running = {queue["format_name"]: queue for queue in (shown or {}).get("outgoing", ())}
-    names = PeerNames.kept(store.names())
+    names = store.peer_names()
     found = []
     for count in store.outgoing.counts():
         if count.format_name.startswith(HERE.lower()):
@@ -101,7 +101,7 @@ def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[
 
 def incoming(store: Store) -> list[dict[str, Any]]:
     """Return the progress of incoming streams (B-081), and their refusals since the last accepted message."""
-    names = PeerNames.kept(store.names())
+    names = store.peer_names()
     return [
         {
             "source": (source := guids.guid_text(stream.source)),
@@ -188,7 +188,8 @@ def _problems(
                 "`ordack message move` sends them again, and `ordack message purge` deletes them"
             )
     yield from (f"{named(queue)}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue, now))
-    names = PeerNames.kept(store.names())
+    names = store.peer_names()
+    yield from (shown or {}).get("disputes", ())
     for stream in (shown or {}).get("refusing", ()):
         yield (
             f"{names.added(stream['source'])} to {stream['destination']}: all messages were refused for "

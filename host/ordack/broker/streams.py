@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -21,6 +22,9 @@ if core.implementation == "c":
     SESSION = ffi.typeof("mqqb_session[]")
 
 
+_ANNOUNCED = re.compile(rb"ordack name:([^\0]{1,100})\0")
+
+
 class _InFlight(list[Any]):
     """A window's messages in flight. An empty deque takes ten times the memory, and a window is short."""
 
@@ -33,11 +37,19 @@ class _InFlight(list[Any]):
 
 
 class FastSession(Session):
-    """A session that follows the fast path, and sends runs of messages."""
+    """A session that follows the fast path, and sends runs of messages. announced: the peer's name in UTF-8, which it
+    has written into the padding of its request (wire.md 5.2)."""
+
+    announced = b""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.window.in_flight = _InFlight()  # type: ignore[assignment]
+
+    def _establish_request(self, buffer: bytearray, start: int, now: int, events: list[object]) -> None:
+        if found := _ANNOUNCED.match(buffer, start + core.ESTABLISH_END):
+            self.announced = found[1]
+        super()._establish_request(buffer, start, now, events)
 
     @property
     def has_output(self) -> bool:

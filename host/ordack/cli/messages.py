@@ -77,7 +77,6 @@ def send(
     message has its own commit, and an interrupted command reports the number of accepted messages.
     """
     from ordack.client import Client
-    from ordack.config.names import PeerNames
 
     content = _content(body, empty)
     with Client(store) as client:
@@ -92,7 +91,7 @@ def send(
             values = {**sent._asdict(), "identifier": sent.identifier.hex()}
             (report if count > 1 else report_done)(as_json, text, destination=destination, **values)
 
-        named = PeerNames.kept(client.store.names()).added(destination)
+        named = client.store.peer_names().added(destination)
         try:
             # before sending: `serve` may have discarded this very message when send() returns
             discarded = 0 if dead_letter else client.last_discarded(destination)
@@ -189,13 +188,12 @@ def receive(
 
     from ordack.cli.output import Drain
     from ordack.client import Client
-    from ordack.config.names import PeerNames
 
     one = sys.maxsize if everything or peek or follow else 1
     left = one if count is None else min(count, sys.maxsize)
     with Client(store, look=peek) as client:
         queue = client.queue(name)
-        names = PeerNames.kept(client.store.names())
+        names = client.store.peer_names()
         line = _json_of if as_json else _text_of
 
         def show(message: Message) -> None:
@@ -306,14 +304,13 @@ def move(
     if count is not None and everything:
         raise typer.BadParameter("--count and --all do not go together")
     from ordack.client import Client
-    from ordack.config.names import PeerNames
 
     numbers = frozenset(_number_of(one) for one in classes or ())
     since = 0 if sent_from is None else sent_from.timestamp()
     limit = sys.maxsize if everything else 1 if count is None else count
     moved = left = 0
     with Client(store) as client:
-        names = PeerNames.kept(client.store.names())
+        names = client.store.peer_names()
         try:
             for one in move_all(client, name, target, limit, numbers, in_doubt, since):
                 if one.message_id is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ordack.cli.common import JsonOption, StoreOption, YesOption, confirm, print_table, report, report_done
-from ordack.config.names import HERE, PeerNames, counted
+from ordack.config.names import HERE, counted
 from ordack.store import StoreError
 from ordack.store.look import open_to_look
 from ordack.store.queues import QueueExists, QueueNotEmpty
@@ -162,7 +162,7 @@ def purge(
         is_away = format_name.upper().startswith(("DIRECT=", "PRIVATE=")) and not format_name.startswith(HERE)
         if outgoing is None and is_away:
             raise StoreError(NO_OUTGOING.format(format_name))
-        whose = PeerNames.kept(client.store.names()).added(name)
+        whose = client.store.peer_names().added(name)
         count = outgoing.messages if outgoing else client.store.queues.named(name).messages
         if count and not yes:
             confirm(f"{counted(count, 'message')} in {whose} would be removed", "remove")
@@ -184,7 +184,7 @@ def _change_outgoing(store: Path, name: str, as_json: bool, done: str, *orders: 
         format_name = address(client.store, name)
         if not all(client.order(order, format_name, *arguments) for order, *arguments in orders):
             raise StoreError(NO_OUTGOING.format(format_name))
-        named = PeerNames.kept(client.store.names()).added(format_name)
+        named = client.store.peer_names().added(format_name)
     report_done(as_json, f"{named}: {done}", name=name, done=done)
 
 

@@ -12,6 +12,7 @@ import difflib
 import ipaddress
 import re
 import socket
+import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -155,11 +156,18 @@ def is_guid(text: str) -> bool:
     return _GUID.fullmatch(text) is not None
 
 
-class PeerNames:
-    """names: by GUID in lower case without braces."""
+def folded(name: str) -> str:
+    """Return the form in which names are compared: without case, and without the ways to encode a character."""
+    return unicodedata.normalize("NFKC", name).casefold()
 
-    def __init__(self, names: Mapping[str, str]) -> None:
+
+class PeerNames:
+    """Names by GUID in lower case without braces. names: those of the configuration, which override. claimed: those
+    that peers have announced."""
+
+    def __init__(self, names: Mapping[str, str], claimed: Mapping[str, str] | None = None) -> None:
         self._names = names
+        self._claimed = {} if claimed is None else claimed
 
     @cached_property
     def _boards(self) -> dict[str, str]:
@@ -167,28 +175,29 @@ class PeerNames:
         return {_chip(guid): name for guid, name in self._names.items() if _is_board(guid)}
 
     def guid_of(self, name: str) -> str:
-        """Return the GUID of a name in any case, or of a GUID. Raise BadName with the known names most like it."""
+        """Return the GUID of a name in any case, or of a GUID; "" if there is none."""
         if found := _GUID.fullmatch(name):
             return found[1].lower()
-        known = {named.casefold(): guid for guid, named in self._names.items()}
-        if guid := known.get(name.casefold()):
-            return guid
-        like = difflib.get_close_matches(name.casefold(), known, 3)
-        meant = first_of([self._names[known[one]] for one in like] or sorted(self._names.values()), 3)
-        raise BadName(
-            f"no board or queue manager has the name {name!r}: "
-            + (f"known names are {meant}" if meant else "no name is known")
-            + "; [names] in ordack.toml gives one to a GUID, and `ordack status` shows them"
-        )
+        return self._guids.get(folded(name), "")
 
-    @classmethod
-    def kept(cls, names: Mapping[str, Mapping[str, str]]) -> PeerNames:
-        """Build from the names that the queue manager keeps in the store (`Store.names`)."""
-        return cls(names.get("names", {}))
+    @cached_property
+    def _guids(self) -> dict[str, str]:
+        """GUIDs by folded name."""
+        return {folded(name): guid for names in (self._claimed, self._names) for guid, name in names.items()}
+
+    def unknown(self, name: str) -> BadName:
+        """Return the error for a name that nobody has, with the known names most like it."""
+        known = {folded(one): one for one in sorted({*self._claimed.values(), *self._names.values()})}
+        like = [known[one] for one in difflib.get_close_matches(folded(name), known, 3)]
+        meant = f"known names are {first_of(like or list(known.values()), 3)}" if known else "no name is known"
+        return BadName(
+            f"no board or queue manager has the name {name!r}: {meant}; `ordack status` shows them, and [names] in "
+            "ordack.toml gives one to a GUID"
+        )
 
     def __bool__(self) -> bool:
         """Test whether there are names."""
-        return bool(self._names)
+        return bool(self._names or self._claimed)
 
     def of(self, text: str) -> str | None:
         """Return the name for the first GUID of a text, such as a GUID or a format name; None if it has none."""
@@ -198,7 +207,7 @@ class PeerNames:
     def added(self, text: str) -> str:
         """Add the name in parentheses behind each GUID that has one, and behind the number of a queue or message that
         follows the GUID."""
-        return _GUID.sub(self._with_name, text) if self._names else text
+        return _GUID.sub(self._with_name, text) if self else text
 
     def _with_name(self, found: re.Match[str]) -> str:
         name = self._name(found[1].lower())
@@ -207,12 +216,12 @@ class PeerNames:
     def of_chip(self, text: str) -> str | None:
         """Return the name of a board with another GUID on the same chip; None if there is none."""
         guid = text.strip("{}").lower()
-        known = guid in self._names or not _is_board(guid)
+        known = guid in self._names or guid in self._claimed or not _is_board(guid)
         return None if known else self._boards.get(_chip(guid))
 
     def _name(self, guid: str) -> str | None:
         board = self.of_chip(guid)
-        return self._names.get(guid) if board is None else f"{board}, another outbox"
+        return self._names.get(guid) or self._claimed.get(guid) if board is None else f"{board}, another outbox"
 
 
 def _is_board(guid: str) -> bool:

@@ -112,7 +112,7 @@ def _shown(message: Message, names: PeerNames) -> dict[str, Any]:
 
 
 def _names(client: Client) -> PeerNames:
-    return PeerNames.kept(client.store.names())
+    return client.store.peer_names()
 
 
 # Functions, and their values with defaults, which are also the least numbers. An empty text is refused.

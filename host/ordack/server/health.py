@@ -91,7 +91,7 @@ class Overview:
             (queue for queue in told["outgoing"] if queue["messages"] or queue["on_hold"]),
             key=lambda queue: (queue["oldest_sent"] is None, queue["oldest_sent"] or 0, queue["format_name"]),
         )
-        peers, histories = self._peers(PeerNames.kept(store.names())), self._manager.links.histories
+        peers, histories = self._peers(store.peer_names()), self._manager.links.histories
         queue_part, peer_part = find.get("queues", "").lower(), find.get("peers", "").lower()
         found = [queue for queue in queues if queue_part in queue["name"].lower()]
         there = [peer for peer in peers if peer_part in "{name} {via} {address} {guid}".format_map(peer).lower()]

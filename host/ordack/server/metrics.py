@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from ordack.broker.status import incoming
 from ordack.config import classes
-from ordack.config.names import PeerNames, printable
+from ordack.config.names import printable
 from ordack.store import OTHER, PEERS_MAX, Store
 from ordack.store.disk import Spread
 
@@ -84,7 +84,7 @@ class Metrics:
 
     def _of_queues(self, store: Store) -> Iterator[Metric]:
         now = time.time()
-        added = PeerNames(self._manager.config.names).added
+        added = self._manager.announced.names.added
         with store.snapshot():
             queues = sorted(store.queues.all(), key=lambda queue: -queue.messages)
             oldest = [

@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ordack.config.names import counted
+from mqqb import guids
+
+from ordack.config.names import PeerNames, counted, folded
 from ordack.store import disk
 from ordack.store.database import BUSY_TIMEOUT_S, Database, ServeLock
 from ordack.store.disk import StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
@@ -175,6 +177,38 @@ class Answers:
         self._db.all("DELETE FROM answers WHERE time < ?", (time,))
 
 
+class Claim(NamedTuple):
+    """A name that a peer has announced. name: as announced; folded: as compared. certified: its certificate has the
+    name. heard: when it was announced last, in seconds since 1970, within a day."""
+
+    folded: str
+    name: str
+    guid: bytes
+    certified: bool
+    heard: int
+
+
+class Claims:
+    """The table `claims`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def all(self) -> list[Claim]:
+        """All claims; the last one of a GUID is its current name."""
+        return [Claim(*row) for row in self._db.all("SELECT * FROM claims ORDER BY heard")]
+
+    def guid_of(self, folded: str) -> str:
+        """The GUID of a name, in lower case without braces; "" if nobody has the name."""
+        guid = self._db.one("SELECT guid FROM claims WHERE folded = ?", (folded,))
+        return guids.guid_text(guid)[1:-1].lower() if guid else ""
+
+    def save(self, claims: Iterable[Claim], gone: Iterable[str]) -> None:
+        """Delete the claims of the folded names `gone`, and insert or replace others."""
+        self._db.many("DELETE FROM claims WHERE folded = ?", [(folded,) for folded in gone])
+        self._db.many("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?)", claims)
+
+
 # Counters of a queue manager since its start. Only the working thread adds to them, so they need no lock. Other threads
 # may read them at any time; two numbers may be an instant apart.
 
@@ -256,7 +290,8 @@ class Store:
 
     queues, messages: of this queue manager. outgoing: messages for other queue managers. memory: incoming streams and
     outcomes. numbers: MessageIDs and sequences. exports: segments of `ordack table export`. answers: to applications.
-    work: writes of this object. guid: QueueManager.Identifier (B-023), 16 wire bytes.
+    claims: names that peers announce. work: writes of this object. guid: QueueManager.Identifier (B-023), 16 wire
+    bytes.
     """
 
     database_type: type[Database] = Database
@@ -286,6 +321,7 @@ class Store:
         self.memory = Memory(database)
         self.exports = Exports(database)
         self.answers = Answers(database)
+        self.claims = Claims(database)
         self._disk = disk.Disk(0, 0, 0, 0, 0, 0)
         self._disk_until = 0.0  # expiry of `_disk`, in monotonic seconds
         self._room, self._room_quota, self._room_until = disk.Room(0, ""), 0, 0.0
@@ -422,3 +458,24 @@ class Store:
     def keep_names(self, names: Mapping[str, Any]) -> None:
         """Store the queue manager's configuration for applications (`Config.to_keep`)."""
         self._database.all("INSERT OR REPLACE INTO settings VALUES ('names', ?)", (json.dumps(names),))
+
+    def peer_names(self) -> PeerNames:
+        """The names of peers, from the configuration and announced."""
+        names = self.names().get("names", {})
+        return PeerNames(names, shown(self.claims.all(), names))
+
+    def guid_named(self, name: str) -> str:
+        """The GUID of a board or queue manager, in lower case without braces. Raises BadName."""
+        names = self.names().get("names", {})
+        if guid := PeerNames(names).guid_of(name):
+            return guid
+        guid = self.claims.guid_of(folded(name))
+        if not guid or guid in names:
+            raise self.peer_names().unknown(name)
+        return guid
+
+
+def shown(claims: Iterable[Claim], names: Mapping[str, str]) -> dict[str, str]:
+    """Return names by GUID: those of the claims that the configured `names` do not override."""
+    taken = set(map(folded, names.values()))
+    return {guids.guid_text(one.guid)[1:-1].lower(): one.name for one in claims if one.folded not in taken}

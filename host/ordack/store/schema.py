@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 APPLICATION_ID = 0x4C494F52  # in the file's header; distinguishes stores from other programs' databases
 FILE_NAME = "ordack.sqlite"
 
@@ -112,9 +112,21 @@ CREATE TABLE answers (                           -- the last commit of each appl
     answer BLOB NOT NULL,
     time INTEGER NOT NULL) WITHOUT ROWID;        -- seconds since 1970
 """
+CLAIMS = """
+CREATE TABLE claims (                            -- names that peers have announced
+    folded TEXT PRIMARY KEY,                     -- the name as it is compared
+    name TEXT NOT NULL,
+    guid BLOB NOT NULL,
+    certified INTEGER NOT NULL,                  -- its certificate has this name
+    heard INTEGER NOT NULL) WITHOUT ROWID;       -- seconds since 1970
+"""
+SCHEMA += CLAIMS
 
 _ADD_COUNT = "ALTER TABLE {} ADD COLUMN count INTEGER NOT NULL DEFAULT 1;"
-UPGRADES = {1: "".join(map(_ADD_COUNT.format, ("messages", "outgoing_messages", "outcomes")))}  # by the version before
+UPGRADES = {  # by the version before
+    1: "".join(map(_ADD_COUNT.format, ("messages", "outgoing_messages", "outcomes"))),
+    2: CLAIMS,
+}
 
 
 def upgrade(connection: apsw.Connection, journal: str) -> None:

@@ -36,7 +36,7 @@ HEADER = const("<4sHHIIIIIIIIHH16s")
 HEADER_BYTES = const(60)
 VERSION_BYTES = const(12)  # of the header; the same in every version
 
-AHEAD = "numbers were acknowledged that were never given: this outbox is an old copy, was erased, or has a twin (B-426)"
+AHEAD = "unknown numbers were acknowledged: this outbox is an old copy, was erased, or has a twin (B-426)"
 NO_MEMORY = "not enough memory: it tries again with fewer messages"
 jump = os.urandom  # source of the distance by which MessageIDs jump at a start
 

@@ -177,7 +177,7 @@ class _Headers:
             return None
         if version != log.VERSION:  # an upgrade from an earlier version would begin here
             raise log.OutboxError(
-                "{} has format version {}, this program version {}: the program that wrote it has to "
+                "{} has format version {}, this program {}: let the program that wrote it "
                 "deliver its messages, then empty the folder".format(name, version, log.VERSION)
             )
         if size < log.HEADER_BYTES or base < log.HEADER_BYTES + 4 or words[4] != number:
