@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ordack.cli.common import JsonOption, complain, local, local_file, print_table, report, report_done
+from ordack.cli.common import JsonOption, StoreOption, complain, local, local_file, print_table, report, report_done
 
 if TYPE_CHECKING:
     from ordack.config.config_file import ConfigFile
@@ -54,12 +54,9 @@ def _file(text: str) -> Path:
 
 
 def config(
+    store: StoreOption,
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", parser=_file, help="Default: ordack.toml of the store.")
-    ] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option("--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -73,9 +70,7 @@ def config(
     from ordack.server.certificates import ending
     from ordack.server.monitor import BadToken, read_token
 
-    path = file or (config_file.find(store, None) if store else None)
-    if path is None and store is None:
-        raise typer.BadParameter("neither a file nor a store is named: name one, as in `ordack config ordack.toml`")
+    path = file or config_file.find(store, None)
     problems: list[str] = []
     try:
         read = config_file.read(path)
@@ -96,6 +91,8 @@ def config(
         for problem in problems if not as_json else ():
             complain(problem)
         raise typer.Exit(2)
+    if not as_json:
+        report(False, f"{path}: nothing is wrong" if path else f"{store} has no ordack.toml: all settings are defaults")
     _show(path, read.names, as_json)
 
 
@@ -123,8 +120,6 @@ def _show(path: Path | None, names: Mapping[str, str], as_json: bool) -> None:
         return
     known = {name: PeerNames({} if name == "names" else names) for name, *_ in rows}
     shown = [(name, known[name].added(_text(value)), unit, sources[is_said]) for name, value, unit, is_said in rows]
-    if path:
-        report(False, f"{path}: nothing is wrong")
     print_table(("setting", "value", "unit", "from"), (), shown)
 
 
