@@ -1,4 +1,4 @@
-"""Settings for what no document says of Windows (docs/configuration.md, Interoperability), on a socket."""
+"""Settings for what no document says of Windows (host/docs/how-to/windows.md), on a socket."""
 
 from __future__ import annotations
 
