@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import socket
+import socketserver
 import struct
 import subprocess
 import sys
@@ -97,30 +98,13 @@ class RTC:
 """
 
 
-class TimeServer:
-    """An NTP server on the loopback, for 29 November 2026."""
+class TimeOfDay(socketserver.BaseRequestHandler):
+    """Answers as an NTP server on 29 November 2026."""
 
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-
-    @contextlib.contextmanager
-    def answering(self) -> Iterator[None]:
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while len(asked := self._socket.recvfrom(48)) == 2 and asked[0]:
-                    answer = b"\x24\x01" + bytes(22) + asked[0][40:48] + bytes(8) + struct.pack(">II", 4004899200, 0)
-                    self._socket.sendto(answer, asked[1])
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._socket.sendto(b"", ("127.0.0.1", self.port))
-            thread.join()
-            self._socket.close()
+    def handle(self) -> None:
+        asked, there = self.request
+        answer = b"\x24\x01" + bytes(22) + asked[40:48] + bytes(8) + struct.pack(">II", 4004899200, 0)
+        there.sendto(answer, self.client_address)
 
 
 @pytest.fixture
@@ -348,22 +332,20 @@ def test_provision_sets_the_clock_and_keeps_the_ntp_server(
     board: UnixBoard, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (board.folder / "machine.py").write_text(CLOCK)
-    server = TimeServer()
-    monkeypatch.setattr(
-        provisioning,
-        "_TIME",
-        provisioning._TIME.replace("clock(server, 3000", f"clock(server, 3000, port={server.port}"),
-    )
-    monkeypatch.setattr(provisioning, "TIME_S", 1)
     wanted = Wanted("press-3", QUEUE, "127.0.0.1", serve.port, ntp="127.0.0.1")
-    with pytest.raises(BoardError, match=r"the NTP server 127\.0\.0\.1 did not tell the time within 1 s"):
-        repl.attended(board.port, lambda there: provision(there, wanted), reset=True)
-    assert not (board.folder / "config.json").exists()
-    monkeypatch.setattr(provisioning, "TIME_S", 60)
-    with server.answering():
+    with socketserver.UDPServer(("127.0.0.1", 0), TimeOfDay) as server:
+        place = f"clock(server, 3000, port={server.server_address[1]}"
+        monkeypatch.setattr(provisioning, "_TIME", provisioning._TIME.replace("clock(server, 3000", place))
+        monkeypatch.setattr(provisioning, "TIME_S", 1)
+        with pytest.raises(BoardError, match=r"the NTP server 127\.0\.0\.1 did not tell the time within 1 s"):
+            repl.attended(board.port, lambda there: provision(there, wanted), reset=True)  # nobody reads the port yet
+        assert not (board.folder / "config.json").exists()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(provisioning, "TIME_S", 60)
         for one in (wanted, wanted._replace(ntp=None)):  # the second keeps the server of the first
             repl.attended(board.port, lambda there, one=one: provision(there, one), reset=True)  # type: ignore[misc]
             assert config(board)["ntp"] == "127.0.0.1"
+        server.shutdown()
     assert (board.folder / "clock").read_text() == "2026"
 
 
