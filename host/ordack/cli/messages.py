@@ -78,6 +78,8 @@ def send(
     """
     from ordack.client import Client
 
+    if rate is not None and count == 1:
+        raise typer.BadParameter("--rate needs --count")
     content = _content(body, empty)
     with Client(store) as client:
 
