@@ -32,7 +32,7 @@ def test_bench_measures_and_removes_its_store(tmp_path: Path) -> None:
 
 
 def test_interrupted_bench_removes_its_store(tmp_path: Path) -> None:
-    command = [*BENCH, "--seconds", "600"]
+    command = [*BENCH, "--seconds", "60"]
     with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         while not list(tmp_path.glob("*/ordack.sqlite")):
             assert process.poll() is None

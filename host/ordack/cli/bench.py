@@ -27,6 +27,7 @@ from ordack.store import StoreError
 from ordack.store.disk import file_system
 
 QUEUE, BOARDS_QUEUE = "bench", "boards"
+TIMEOUT_S = 30
 
 
 class Board:
@@ -55,9 +56,10 @@ class Board:
             self._sent += 1
             self._packet = bytearray(self._draft.size(len(self._body)))
             self._draft.write_into(self._packet, 0, self._sent, self._body, sent_time=int(time.time()))
-            if not self._stream.number(self._packet, self._draft.transaction_at, self._sent, self._sent):
-                raise StoreError("a simulated board has used up its sequence numbers: give fewer --seconds")
+            self._stream.number(self._packet, self._draft.transaction_at, self._sent, self._sent)
             while self._stream.table:
+                if time.perf_counter() > begun + TIMEOUT_S:
+                    raise StoreError(f"a message was not acknowledged within {TIMEOUT_S} s: is the disk full?")
                 await self._turn()
             latencies.append(time.perf_counter() - begun)
         self._writer.close()
@@ -164,8 +166,8 @@ def _figures(name: str, latencies: list[float], seconds: float) -> dict[str, Any
 
 def bench(
     boards: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Number of simulated boards.")] = 20,
-    seconds: Annotated[float, typer.Option(min=0.1, max=600, metavar="S", help="Duration of each measurement.")] = 5.0,
-    size: Annotated[int, typer.Option(min=0, max=1_000_000, metavar="BYTES", help="Size of a body.")] = 64,
+    seconds: Annotated[float, typer.Option(min=0.1, max=60, metavar="S", help="Duration of each measurement.")] = 5.0,
+    size: Annotated[int, typer.Option(min=0, max=100_000, metavar="BYTES", help="Size of a body.")] = 64,
     as_json: JsonOption = False,
 ) -> None:
     """Measure send, receive and simulated boards on this machine.
