@@ -134,6 +134,24 @@ def test_every_command_that_shows_a_guid_shows_the_name(tmp_path: Path) -> None:
         running.stop()
 
 
+def test_status_shows_names_and_breaks_no_identifier(tmp_path: Path) -> None:
+    (tmp_path / "ordack.toml").write_text(f"[names]\n'{TEXT}' = 'press 7'\n")
+    queue = "q" * 120
+    running = Serve(tmp_path)
+    try:
+        with Client(tmp_path) as client:
+            client.create_queue(queue)
+            client.send(f"press 7/{queue}", b"on")
+        told = ordack("status", "--store", tmp_path).stdout
+        assert f" press 7/{queue} " in told
+        assert f" {queue} " in told
+        assert TEXT[1:-1].lower() not in told.partition("waiting")[0].lower()
+        with_guids = ordack("status", "--guids", "--store", tmp_path).stdout
+        assert f" press 7/{queue} direct=os:{TEXT[1:-1].lower()}\\private$\\{queue} " in with_guids
+    finally:
+        running.stop()
+
+
 def test_the_metrics_have_the_name_of_the_destination(tmp_path: Path) -> None:
     board = f"PRIVATE={TEXT[1:-1]}\\00000001"
     with Client(tmp_path, create=True) as client:

@@ -15,7 +15,7 @@ from mqqb import confirm, core, guids
 
 from ordack.config import classes
 from ordack.config.config import Config, format_address, split_direct
-from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE, counted
+from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE, counted, is_guid
 from ordack.store import Store
 from ordack.store.disk import Room, megabytes
 from ordack.store.outgoing import OutgoingCount
@@ -216,8 +216,11 @@ def is_full(queue: Mapping[str, Any]) -> bool:
 
 
 def named(queue: Mapping[str, Any]) -> str:
-    """Return the format name of an outgoing queue with the display name of its peer."""
+    """Return the name of an outgoing queue for people: press-7/commands, or its format name with the peer's name."""
     name: str = queue["format_name"]
+    host, there = split_direct(name) or ("", "")
+    if is_guid(host) and queue.get("peer_name"):
+        return f"{queue['peer_name']}/{there}"
     return f"{name} ({queue['peer_name']})" if queue.get("peer_name") else name
 
 

@@ -116,6 +116,9 @@ def report_done(as_json: bool, text: str, **values: Any) -> None:
         sys.exit(4)
 
 
+WIDEST = 1 << 16  # characters in a line of a table that is not for a terminal
+
+
 def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     write(table_text(texts, numbers, rows))
 
@@ -134,8 +137,9 @@ def table_text(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequ
         table.add_row(*(printable(cell, "\n") for cell in row))
     text = io.StringIO()
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = None if is_terminal else WIDEST  # for a program, an identifier stays on one line
     # names may contain markup and emoji codes
-    Console(file=text, force_terminal=is_terminal, markup=False, emoji=False).print(table)
+    Console(file=text, force_terminal=is_terminal, width=width, markup=False, emoji=False).print(table)
     return text.getvalue()
 
 

@@ -52,7 +52,11 @@ app.command("move")(move)
 app.command("purge")(purge)
 
 
-def status(store: StoreOption, as_json: JsonOption = False) -> None:
+def status(
+    store: StoreOption,
+    as_json: JsonOption = False,
+    with_guids: Annotated[bool, typer.Option("--guids", help="Show GUIDs beside names.")] = False,
+) -> None:
     """Show connections, queues, pending messages and problems.
 
     The last lines name each problem and the next step. Exit status: 0 no problem; 1 a problem, or no `ordack serve`
@@ -67,19 +71,20 @@ def status(store: StoreOption, as_json: JsonOption = False) -> None:
     if as_json:
         report(True, "", **told)
     else:
-        write("".join(_parts(told)))
+        write("".join(_parts(told, with_guids)))
     if told["problems"]:
         raise typer.Exit(1)
 
 
-def sessions(shown: Mapping[str, Any]) -> list[str]:
+def sessions(shown: Mapping[str, Any], with_guids: bool = False) -> list[str]:
     """The tables of sessions and serial lines."""
     rows = []
     for session in shown["sessions"]:
-        name = f" ({session['peer_name']})" if session.get("peer_name") else ""
+        name = session.get("peer_name") or session["guid"]
+        name += f" {session['guid']}" if with_guids and name != session["guid"] else ""
         certificate = f", certificate of {session['certificate']}" if session.get("certificate") else ""
         opened_by = "this side" if session["initiator"] else "it"
-        whom = f"{session['guid']}{name}{certificate}"
+        whom = f"{name}{certificate}"
         in_flight = str(session.get("in_flight", ""))
         rows.append((session["name"], session["address"], whom, session["state"], opened_by, in_flight))
     headings = ("session with", "address", "queue manager", "state", "opened by")
@@ -91,19 +96,23 @@ def sessions(shown: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _outgoing(queues: Sequence[Mapping[str, Any]]) -> list[str]:
+def _outgoing(queues: Sequence[Mapping[str, Any]], with_guids: bool) -> list[str]:
     """The table of outgoing queues, and why their messages wait."""
     from ordack.broker.status import named
 
     figures = ("messages", "bytes", "not_order_acked", "not_read")
-    rows = [(named(queue), queue["state"], *(str(queue[name]) for name in figures)) for queue in queues]
+    names = [f"{named(queue)} {queue['format_name']}" if with_guids else named(queue) for queue in queues]
+    rows = [
+        (name, queue["state"], *(str(queue[figure]) for figure in figures))
+        for name, queue in zip(names, queues, strict=True)
+    ]
     return [
         table_text(("outgoing queue", "state"), ("messages", "bytes", "not acknowledged", "not read"), rows),
         *(_line(f"{named(queue)}: {queue['why']}") for queue in queues if queue["why"]),
     ]
 
 
-def _parts(told: Mapping[str, Any]) -> list[str]:
+def _parts(told: Mapping[str, Any], with_guids: bool) -> list[str]:
     """The lines of status.glance, in order."""
     from ordack.broker import status
 
@@ -114,10 +123,10 @@ def _parts(told: Mapping[str, Any]) -> list[str]:
         rows.append((queue["name"], kind, str(queue["messages"]), str(queue["bytes"]), quota))
     found = [_line(status.served_text(told)), table_text(("queue", "kind"), ("messages", "bytes", "quota"), rows)]
     if told["served"]:
-        found += sessions(told)
+        found += sessions(told, with_guids)
     waiting = [queue for queue in told["outgoing"] if queue["messages"] or queue["on_hold"]]
     if waiting:
-        found += _outgoing(waiting)
+        found += _outgoing(waiting, with_guids)
     if refused := status.refused_text(told["refused"]):
         found.append(_line(f"refused since the start: {refused}"))
         found += map(_line, status.why_refused(told["refused"]))
