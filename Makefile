@@ -15,7 +15,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 OVER_TLS = $(if $(BOARD),,unix)
 SITE = *.md LICENSE */README.md */*/README.md host/docs firmware/docs host/examples firmware/examples \
-	firmware/ports/mps2/manifest_send_only.py host/ordack/pipeline/packets.py host/ordack/audit/result.py tests/bench/boards.c
+	firmware/ports/mps2 firmware/ports/natmod tests/bench/boards.c
 BROKE_BEFORE = $(if $(BOARD),,$(foreach link,eth uart,mps2-$(link):erase-fixed $(addprefix mps2-$(link):,offline full)) mps2-eth:copy mps2-eth:restore)
 
 # Containers set it; then every process of the tests compiles all that it imports, and pytest rewrites all of its tests
@@ -124,7 +124,7 @@ docs: setup-docs ## build the pages as a site in build/docs/site/, and check eve
 	@rm -rf build/docs
 	@mkdir -p build/docs/pages
 	@find $(SITE) -type f -not -path 'build/*' -not -name '*.pyc' -exec cp --parents -t build/docs/pages {} +
-	@NO_MKDOCS_2_WARNING=1 $(PYTHON_VENV) -m mkdocs -q build
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON_VENV) -m mkdocs build >build/docs/log 2>&1 || { grep -v ^INFO build/docs/log >&2; exit 1; }
 	@echo "build/docs/site/index.html"
 	@$(if $(SERVE),$(PYTHON_VENV) -m http.server -b 127.0.0.1 -d build/docs/site 8000)
 
