@@ -167,7 +167,7 @@ def wrong_columns(store: apsw.Connection) -> list[str]:
     ]
     return wrong + [
         f"{queues}: {row}"
-        for queues, messages, of in (("queues", "messages", "queue"), ("queue", "outgoing_messages", "outgoing"))
+        for queues, messages, of in (("queues", "messages", "queue"), ("outgoing", "outgoing_messages", "outgoing"))
         for row in store.execute(
             f"SELECT id, messages, bytes FROM {queues} EXCEPT SELECT q.id, total(m.count), total(length(m.packet)) "
             f"FROM {queues} AS q LEFT JOIN {messages} AS m ON m.{of} = q.id GROUP BY q.id"
