@@ -61,9 +61,9 @@ def establish_connection(
     time_stamp: int,
     operating_system: int = 0x0310,
     refused: bool = False,
-    beginning: bytes = b"",
+    name: bytes = b"",
 ) -> bytearray:
-    """Request or response (B-204, B-208; wire.md 5.2). time_stamp: ms. refused: CS, in a response. beginning: of the
+    """Request or response (B-204, B-208; wire.md 5.2). time_stamp: ms. refused: CS, in a response. name: begins the
     padding, which may hold anything in a request.
     """
     fields = core.words(core.ESTABLISH_CONNECTION)
@@ -73,7 +73,7 @@ def establish_connection(
     out = _internal(0, kind, core.PACKET_SIZE_ESTABLISH_CONNECTION, core.ESTABLISH_CONNECTION, fields)
     out[core.ESTABLISH_CLIENT_GUID_AT : core.ESTABLISH_SERVER_GUID_AT] = names.check_guid(client_guid)
     out[core.ESTABLISH_SERVER_GUID_AT : core.ESTABLISH_SERVER_GUID_AT + 16] = names.check_guid(server_guid)
-    out[core.ESTABLISH_END :] = beginning + b"\x5a" * (PADDING_SIZE - len(beginning))
+    out[core.ESTABLISH_END :] = name + b"\x5a" * (PADDING_SIZE - len(name))
     return out
 
 

@@ -434,16 +434,16 @@ class Handshake:
         self._words = core.words(core.ESTABLISH_CONNECTION)  # scratch words for any header
         self._out: "list[bytes | bytearray]" = []
 
-    def connected(self, now: int, pinged: bool = False, announced: bytes = b"") -> None:
+    def connected(self, now: int, pinged: bool = False, name: bytes = b"") -> None:
         """The transport is connected. An initiator requests the session (B-204); an acceptor waits. pinged: the peer
-        has agreed to a ping before. announced: begins the request's padding, which may hold anything.
+        has agreed to a ping before. name: begins the request's padding, which may hold anything.
         """
         if self.initiator:
             self._start_initialization(now)
             operating_system = _OPERATING_SYSTEM | (0 if pinged else _SESSION_REQUESTED)
             self._out.append(
                 compose.establish_connection(
-                    self.own_guid, self.remote_guid, now & 0xFFFFFFFF, operating_system, False, announced
+                    self.own_guid, self.remote_guid, now & 0xFFFFFFFF, operating_system, False, name
                 )
             )
             self.state = WAITING_ECR_MSG  # B-181

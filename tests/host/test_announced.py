@@ -56,7 +56,7 @@ class Claimant:
 
 def test_request_announces_the_name_in_its_padding() -> None:
     plain = compose.establish_connection(GUIDS[0], names.NULL_GUID, 1)
-    named = compose.establish_connection(GUIDS[0], names.NULL_GUID, 1, beginning=b"ordack name:press-7\0")
+    named = compose.establish_connection(GUIDS[0], names.NULL_GUID, 1, name=b"ordack name:press-7\0")
     assert len(plain) == len(named) == core.PACKET_SIZE_ESTABLISH_CONNECTION
     assert plain[: core.ESTABLISH_END] == named[: core.ESTABLISH_END]
     assert named[core.ESTABLISH_END :].rstrip(b"\x5a") == b"ordack name:press-7\0"

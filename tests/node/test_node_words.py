@@ -150,7 +150,7 @@ async def test_non_bytes_body_is_refused_without_using_a_number() -> None:
         await queue.send("21.5")  # type: ignore[arg-type]
     samples = array("H", (1, 2, 3))
     for words in (samples, memoryview(samples)):
-        with pytest.raises(ValueError, match=r"of an array of larger items give bytes\(array\)"):
+        with pytest.raises(ValueError, match=r"a body is bytes: give bytes\(array\)"):
             queue.put(words)  # type: ignore[arg-type]
     for wrong in ({"ttrq": -1}, {"ttbr": 1 << 32}, {"label": "x" * 250}):
         (name,) = wrong

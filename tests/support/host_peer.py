@@ -69,7 +69,7 @@ class Peer:
 
     def connect(self, now: int) -> None:
         self.session = Session(True, self.guid, now, settings=self.settings)
-        self.session.connected(now, announced=f"ordack name:{self.name}\0".encode())
+        self.session.connected(now, name=f"ordack name:{self.name}\0".encode())
         self.stream.restart()
 
     def disconnect(self) -> None:

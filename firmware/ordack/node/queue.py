@@ -402,7 +402,7 @@ def _check(body: "Any", label: str, ttrq: int, ttbr: int) -> None:
     if isinstance(body, str):
         raise ValueError("a body is bytes: encode the text")
     if not isinstance(body, bytes) and len(bytes(body[:1])) > 1:
-        raise ValueError("a body is bytes: of an array of larger items give bytes(array)")
+        raise ValueError("a body is bytes: give bytes(array)")
     if len(label) > 249:
         raise ValueError("a label has at most 249 characters, this one " + str(len(label)))
     if not 0 <= ttrq <= compose.FOREVER:

@@ -37,7 +37,7 @@ HEADER_BYTES = const(60)
 VERSION_BYTES = const(12)  # of the header; the same in every version
 
 AHEAD = "unknown numbers were acknowledged: this outbox is an old copy, was erased, or has a twin (B-426)"
-NO_MEMORY = "not enough memory: it tries again with fewer messages"
+NO_MEMORY = "not enough memory: it tries again with fewer"
 jump = os.urandom  # source of the distance by which MessageIDs jump at a start
 
 MESSAGE = const(0xB1)

@@ -164,7 +164,7 @@ class Peer:
         for queue in self.queues:
             queue.stream.restart()
         self._make_room()
-        conversation.connected(now, False, b"ordack name:" + self.source.outbox.name.encode() + b"\0")
+        conversation.connected(now, False, "ordack name:{}\0".format(self.source.outbox.name).encode())
 
     def _make_room(self) -> None:
         """Make the empty buffer large enough."""
