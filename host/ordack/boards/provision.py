@@ -22,12 +22,13 @@ from mqqb import guids, names
 from ordack.boards.deploy import RENAME, copy_aside, deploy
 from ordack.boards.doctor import reach
 from ordack.boards.repl import Board, BoardError, Progress
+from ordack.broker.announced import NAME
 from ordack.config import classes
 from ordack.config.config import split_direct
 
 CONFIG = "config.json"
 JOIN_S, STORE_S, TIME_S = 30, 60, 15
-NAME_MAX, NAME_BYTES_MAX = 64, 100  # characters in [names] of ordack.toml, bytes in a board's outbox
+NAME_BYTES_MAX = 100  # in a board's outbox
 SSID_BYTES_MAX, PASSWORD_BYTES = 32, range(8, 65)
 _OURS = re.compile(r".*/(?:authority|certificate|key)-[0-9a-f]{8}\.der")
 TLS_FILES = {"authority": "ca.der", "certificate": "{}.der", "key": "{}.key.der"}
@@ -133,14 +134,12 @@ class Provisioned(NamedTuple):
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError for an unusable board name."""
-    if not 1 <= len(name) <= NAME_MAX or len(name.encode()) > NAME_BYTES_MAX:
+    """Raises ValueError for a name that a board cannot announce."""
+    if not NAME.fullmatch(name) or len(name.encode()) > NAME_BYTES_MAX:
         raise ValueError(
-            f"the name {name!r} has {len(name)} characters, {len(name.encode())} bytes: give one of 1 to {NAME_MAX} "
-            f"characters, at most {NAME_BYTES_MAX} bytes"
+            f"the name {name!r} is not valid: use 1 to 64 letters, digits, spaces and . - _, at most "
+            f"{NAME_BYTES_MAX} bytes"
         )
-    if not name.isprintable() or name != name.strip() or "/" in name:
-        raise ValueError(f"the name {name!r} has a / or a character that cannot be seen: leave it out")
 
 
 def host_of(text: str) -> str:

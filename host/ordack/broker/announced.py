@@ -38,7 +38,7 @@ CLAIMS_OF_PEER = 4  # names of one GUID, former ones included
 IDLE_S = 30 * 86400  # a claim gives way to others after this time, if there is no room
 RENEWED_S = 86400  # between two writes of the time of a claim
 DISPUTES_MAX = 20  # shown
-_NAME = re.compile(r"\w(?:[\w .-]{0,62}[\w.-])?")  # nothing that ends a name in a line of the log, or in an address
+NAME = re.compile(r"\w(?:[\w .-]{0,62}[\w.-])?")  # nothing that ends a name in a line of the log, or in an address
 
 
 class Announced:
@@ -66,7 +66,7 @@ class Announced:
         self.disputes.pop(link.peer, None)
         name = link.session.announced.decode("utf-8", "replace")
         key = folded(name)
-        if not _NAME.fullmatch(name) or is_guid(name):
+        if not NAME.fullmatch(name) or is_guid(name):
             self._refuse(link, f"{guid} announces {name!r}, which is no name: use letters, digits, spaces and . - _")
             return
         held = self._claims.get(key)

@@ -110,7 +110,6 @@ def board_provision(
         done = _attended(port, lambda board: provisioning.provision(board, wanted, progress), reset=True)
     text = f"{name} is provisioned, its message is stored in {queue}; GUID {done.guid}"
     text += f"; its old name was {done.before}" if done.before not in ("", name) else ""
-    text += f"; add `'{done.guid.strip('{}')}' = '{name}'` to [names] in the queue manager's ordack.toml"
     values = {"name": name, "queue": queue, "queue_manager": format_address(*address), **done._asdict()}
     common.report_done(as_json, "\n".join([text, *done.told]), **values)
 
