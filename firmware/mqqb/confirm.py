@@ -197,11 +197,12 @@ class Conclusion:
 
     answer: WAITING, STORED (final without JN and JP, C-40), RECEIVED, DEAD_LETTERED, or DISCARDED (failed, without
     JN). message_class: the final class, 0 before the end. in_doubt: a failed message may have been received all the
-    same. deadline: C, s since 1970: receipt is decided by then (C-81); None: never (C-40, C-87), or T0 is unknown.
+    same. text: the answer, or the cause of the failure, in words. deadline: C, s since 1970: receipt is decided by then
+    (C-81); None: never (C-40, C-87), or T0 is unknown.
     is_final: nothing will change.
     """
 
-    __slots__ = ("answer", "deadline", "in_doubt", "is_final", "message_class")
+    __slots__ = ("answer", "deadline", "in_doubt", "is_final", "message_class", "text")
 
     def __init__(
         self,
@@ -216,12 +217,8 @@ class Conclusion:
         self.in_doubt = in_doubt
         self.deadline = deadline
         self.is_final = is_final
-
-    @property
-    def text(self) -> str:
-        """The answer, or the cause of the failure, in words."""
-        text = words(self.message_class) if self.message_class & CLASS_NEGATIVE else self.answer
-        return text + ", in doubt" if self.in_doubt else text
+        text = words(message_class) if message_class & CLASS_NEGATIVE else answer
+        self.text = text + ", in doubt" if in_doubt else text
 
 
 def words(message_class: int) -> str:

@@ -119,7 +119,7 @@ async def test_closed_node_error_says_to_make_a_new_node(tmp_path: Path) -> None
 
     def refuses(error: OutboxError) -> None:
         assert type(error) is OutboxError
-        assert str(error) == "this Node is closed: make a new one for its outbox"
+        assert str(error) == "this Node is closed: make a new one"
 
     for _ in range(2):
         for use in (

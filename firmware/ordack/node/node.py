@@ -53,7 +53,7 @@ _MODULES_BYTES = const(24576)  # of the heap, for these modules
 _CAPACITY_MIN = const(1024)
 _NAME_MAX = const(100)  # bytes
 TAKEN = "another Node has this outbox now: use that one"
-_CLOSED = const("this Node is closed: make a new one for its outbox")
+_CLOSED = const("this Node is closed: make a new one")
 _NUMBERS = "capacity", "segment_size", "hold", "quota", "bytes of inbox_quota", "messages of inbox_quota"
 opened: "dict[Any, Node]" = {}  # the last Node to open its files, by their place
 
