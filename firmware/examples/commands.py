@@ -6,7 +6,7 @@ from ordack.node import Node
 
 
 async def main():
-    node = Node("outbox", connect=("192.168.1.20", 1801))
+    node = Node("outbox", connect=("192.168.1.20", 1801), name="press-7")
     commands = node.inbox("commands", 7)  # before start(): messages for unknown queues are refused
     node.start()
     async for command in commands:

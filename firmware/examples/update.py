@@ -12,7 +12,7 @@ import sys
 import machine
 from ordack.node import Node
 
-node = Node("outbox", connect=("192.168.1.20", 1801), capacity=262144)
+node = Node("outbox", connect=("192.168.1.20", 1801), name="press-7", capacity=262144)
 updates = node.inbox("update", 9)
 
 

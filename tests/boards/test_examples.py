@@ -110,8 +110,8 @@ def test_over_the_air_update_keeps_outbox(boards: Boards, store: Path, serve: Se
 
 def send_update(store: Path, program: str) -> str:
     """The MessageID of an update to the only board that is connected."""
-    address = f"PRIVATE={guid_of_board(store)}\\9"
-    done = command("send", "--store", store, address, "--body", program, "--dead-letter")
+    guid_of_board(store)  # waits until it is connected
+    done = command("send", "--store", store, "press-7/update", "--body", program, "--dead-letter")
     assert done.returncode == 0, done.stderr
     return str(done.stdout.split()[2])
 
