@@ -1,5 +1,6 @@
 """Commands from `ordack` to a board that is killed by SIGKILL at moments that a seed draws, also between receipt and
-handling, by each way in which a host can address a board: each is handled once and in order, and the host learns it.
+handling, by each way in which a host can address a board, also by its name while it connects from other addresses: each
+is handled once and in order, and the host learns it.
 
 A moment is a step of the program, never a time: a slow machine changes nothing. On MicroPython if there is a build of
 it, else on CPython.
@@ -7,12 +8,15 @@ it, else on CPython.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import termios
+import threading
 import time
 import tty
 from collections.abc import Iterator
@@ -162,6 +166,33 @@ class Terminal:
             os.close(end)
 
 
+class Relay(threading.Thread):
+    """Passes connections on to a port, each from another address of this machine."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.addresses: list[str] = []
+        self._to = port
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                board = self.listener.accept()[0]
+                self.addresses.append(f"127.0.1.{len(self.addresses) + 1}")
+                host = socket.create_connection(("127.0.0.1", self._to), source_address=(self.addresses[-1], 0))
+                for ends in ((board, host), (host, board)):
+                    threading.Thread(target=self._copy, args=ends, daemon=True).start()
+
+    @staticmethod
+    def _copy(source: socket.socket, to: socket.socket) -> None:
+        with source, contextlib.suppress(OSError):
+            while data := source.recv(4096):
+                to.sendall(data)
+            to.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
     made = Terminal(tmp_path)
@@ -189,7 +220,9 @@ def test_a_board_killed_at_any_step_handles_each_command_once(
     elif way in ("private", "named"):
         name = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\1F" if way == "private" else "press 7/commands"
         serve = Serve(store)
-        application = Application(tmp_path, "connect", str(serve.port))
+        relay = Relay(serve.port)
+        relay.start()
+        application = Application(tmp_path, "connect", str(relay.port))
     else:
         terminal = request.getfixturevalue("terminal")
         name = "DIRECT=OS:press7\\private$\\commands"
@@ -221,6 +254,8 @@ def test_a_board_killed_at_any_step_handles_each_command_once(
                 assert time.monotonic() < deadline, [_answer(client, message_id) for message_id in sent]
                 time.sleep(0.05)
             application.kill(at_moment=False)
+        if way == "named":
+            assert len(relay.addresses) > EACH
         handled = application.handled()
         # one that was handled before it could be taken comes once more, next, and says so
         once = [body for k, (body, again) in enumerate(handled) if not (again and k and handled[k - 1][0] == body)]
@@ -233,6 +268,8 @@ def test_a_board_killed_at_any_step_handles_each_command_once(
             if process is not None:
                 process.kill()
                 process.communicate(timeout=DEADLINE_S)
+        if way in ("private", "named"):
+            relay.listener.close()
 
 
 def _answer(client: Client, message_id: int) -> str:
