@@ -123,8 +123,9 @@ conformance: setup-test ## list the rules of the specification with their tests 
 docs: setup-docs ## build the pages as a site in build/docs/site/, and check every link (SERVE=1 also serves it)
 	@rm -rf build/docs
 	@mkdir -p build/docs/pages
-	@find $(SITE) -type f -not -path 'build/*' -not -name '*.pyc' -exec cp --parents -t build/docs/pages {} +
-	@NO_MKDOCS_2_WARNING=1 $(PYTHON_VENV) -m mkdocs build >build/docs/log 2>&1 || { grep -v ^INFO build/docs/log >&2; exit 1; }
+	@find $(SITE) $(MORE) -type f -not -path 'build/*' -not -name '*.pyc' -exec cp --parents -t build/docs/pages {} +
+	@awk '!/^ +- .*\.md$$/ || !system("test -e build/docs/pages/" $$NF)' mkdocs.yml >build/docs/mkdocs.yml # pages that are there
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON_VENV) -m mkdocs build -f build/docs/mkdocs.yml >build/docs/log 2>&1 || { grep -v ^INFO build/docs/log >&2; exit 1; }
 	@echo "build/docs/site/index.html"
 	@$(if $(SERVE),$(PYTHON_VENV) -m http.server -b 127.0.0.1 -d build/docs/site 8000)
 

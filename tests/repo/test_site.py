@@ -38,7 +38,7 @@ def make_docs(*more: str) -> subprocess.CompletedProcess[str]:
 def test_site_has_no_external_request_and_no_broken_link(tmp_path: Path) -> None:
     for link in ("absent.md", "#absent", "page.md#absent", "absent.py"):  # first, because all builds have one folder
         (tmp_path / "page.md").write_text(f"# Page\n\n[there]({link})\n")
-        refused = make_docs(f"SITE={tmp_path}/page.md")
+        refused = make_docs(f"MORE={tmp_path}/page.md")
         assert (refused.returncode, link in refused.stderr) == (2, True), refused.stderr
     done = make_docs()
     assert done.returncode == 0, done.stderr
