@@ -1,4 +1,4 @@
-"""Decode captures, raw packets and hex text to fields for `ordack capture decode`. JSON: host/docs/commands.md."""
+"""Decode captures, raw packets and hex text to fields for `ordack capture decode`."""
 
 import binascii
 import codecs
