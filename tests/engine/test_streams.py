@@ -381,7 +381,7 @@ def test_a_renewed_stream_drains_the_older_sequence_first() -> None:
 def test_sequence_renewal_requires_greater_id(time_stamp: int, ordinal: int) -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
     _number(stream, 1)
-    with pytest.raises(ValueError, match="greater"):
+    with pytest.raises(ValueError, match="exceed"):
         stream.renew(time_stamp, ordinal)
     assert _number(stream, 2).tx_sequence_number == 2
     stream.renew(5, 2)
