@@ -360,17 +360,7 @@ def test_a_stop_before_there_was_anything_to_judge_says_so(tmp_path: Path, numbe
         path = folder / "a.pcap"
         path.write_bytes(pcap(frames))
         os.utime(path, (0, 0))
-    program = [
-        sys.executable,
-        "-m",
-        "ordack",
-        "capture",
-        "audit",
-        "--follow",
-        str(folder),
-        "--checkpoint",
-        str(checkpoint),
-    ]
+    program = [sys.executable, "-m", "ordack", *f"capture audit --follow {folder} --checkpoint {checkpoint}".split()]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=environment) as process:
         until((checkpoint / ("lock" if number is None else f"state-{1:010}")).exists, "at work")

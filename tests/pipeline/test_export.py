@@ -313,18 +313,7 @@ def test_export_follow_runs_until_sigterm(store: Path, to: Path) -> None:
         sys.executable,
         "-m",
         "ordack",
-        "table",
-        "export",
-        "line1",
-        "plain",
-        "--store",
-        store,
-        "--to",
-        to,
-        "--follow",
-        "--age",
-        "0",
-        "--json",
+        *f"table export line1 plain --store {store} --to {to} --follow --age 0 --json".split(),
     ]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT

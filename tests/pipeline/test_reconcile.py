@@ -342,15 +342,7 @@ def test_reconcile_matches_serve_capture_export_and_ingest(spark: SparkSession, 
         sys.executable,
         "-m",
         "ordack",
-        "table",
-        "export",
-        "line1",
-        "--store",
-        far,
-        "--to",
-        segments,
-        "--follow",
-        "--json",
+        *f"table export line1 --store {far} --to {segments} --follow --json".split(),
     ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as follow:
         assert follow.stdout

@@ -30,6 +30,7 @@ PURPOSES = {
         "store": ("stores.app", "Check, back up or restore a store."),
         "config": ("config.config", "Check the configuration file."),
         "tls": ("config.tls_app", "Create certificates."),
+        "bench": ("bench.bench", "Measure throughput and latency of this machine."),
     },
     "Use queues": {
         "send": ("messages.send", "Send a message to a queue, here or elsewhere."),
@@ -39,8 +40,7 @@ PURPOSES = {
     },
     "Connect boards": {"board": ("board.app", "Set up, check or rescue a board.")},
     "Analyze": {
-        "table": ("pipeline.app", "Export messages and load them into tables with Spark."),
-        "bench": ("bench.bench", "Measure throughput and latency of this machine."),
+        "table": ("table.app", "Export messages and load them into tables with Spark."),
         "capture": ("decode.app", "Decode and audit network captures."),
     },
 }
