@@ -95,7 +95,7 @@ def test_a_backup_is_restored_with_all_that_was_in_it(store: Path, tmp_path: Pat
     done = ordack("store", "restore", tmp_path / "b.ordack", "--store", tmp_path / "again")
     assert done.returncode == 0
     assert "3 messages in 1 queue, 2 messages on the way to others" in done.stdout
-    assert "comes again" in done.stdout
+    assert "are back in their queues" in done.stdout
     assert "message_key" in done.stdout
     assert _bodies(tmp_path / "again") == [b"0", b"1", b"2"]
     with Client(tmp_path / "again") as client:

@@ -111,8 +111,8 @@ def restore(
     with _copying("nothing was restored") as progress:
         contents = backups.restore(backup, store, progress)
     lost = (
-        "What was received after the backup comes again, and what was sent or came after it is not there. A consumer "
-        "knows a message that comes again by its message_key"
+        "Messages received after the backup are back in their queues; messages sent or accepted after it are missing. "
+        "Consumers recognize a repeated message by its message_key"
     )
     text = f"restored {store} from {backup}: {_amount(contents)}\n{lost}"
     report_done(as_json, text, store=str(store), backup=str(backup), note=lost, **_values(contents))
