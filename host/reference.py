@@ -25,7 +25,8 @@ Reference. `ordack COMMAND --help` shows the same text.
 | `--json` | Print one JSON object per line. |
 | `--help`, `-h` | Show the help of a command. |
 
-A plain `ordack init` creates the store in `/var/lib/ordack` for root, and in `~/.local/share/ordack` for other users.
+A plain `ordack init` creates the store in `/var/lib/ordack` for root and the
+Debian package's user `ordack`, and in `~/.local/share/ordack` for other users.
 
 Queue names have 1 to 124 characters, without `\\ ; + , "` and control characters. Every spelling of MSMQ works, in any
 case: `line1`, `.\\private$\\line1`, `FormatName:DIRECT=OS:plant\\private$\\line1`. Use single quotes, because a

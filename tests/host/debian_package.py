@@ -18,7 +18,7 @@ from tests.support.wheel import PLAIN, ROOT
 DATA = "var/lib/ordack"
 # Shell functions for what runs in there. The service is what the unit starts, as its user; `start` ends when it is up.
 SHELL = r"""
-export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin ORDACK_STORE=/var/lib/ordack
+export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
 user="setpriv --reuid ordack --regid ordack --clear-groups"
 as_ordack() { $user "$@"; }
 start() {

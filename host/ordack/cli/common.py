@@ -69,8 +69,9 @@ def default_store() -> str:
     """The store of a command without --store: ORDACK_STORE, else one folder for each user."""
     if folder := os.environ.get("ORDACK_STORE"):
         return folder
-    if os.geteuid() == 0:
-        return "/var/lib/ordack"
+    service = Path("/var/lib/ordack")  # of the Debian package, whose user owns it
+    if os.geteuid() == 0 or (service.is_dir() and service.stat().st_uid == os.geteuid()):
+        return str(service)
     data = Path(os.environ.get("XDG_DATA_HOME", ""))
     return str((data if data.is_absolute() else Path.home() / ".local/share") / "ordack")
 
