@@ -41,7 +41,6 @@ HELLO_S = 5.0  # s, for the first answer
 CONNECT_S = 10.0  # s, to connect to an address
 RECONNECT_S = 20.0  # s, for the `serve` at an address to restart
 WAIT_S = 10.0  # s, until a question for future messages is repeated
-RECEIVE_BYTES = 96 << 10  # per read: larger buffers make malloc ask the kernel for pages each time
 PAUSES_S = 0.02, 0.5  # between attempts to connect: first and longest
 ATTEMPTS = 5  # per question, each with another connection
 ENDED = "it ends the connection before it answers"
@@ -87,7 +86,7 @@ class ServeConnection:
                 if wake and _is_first(wake, self._socket):
                     self._socket.sendall(service.frame(service.STOP))
                     wake = None
-                data = self._socket.recv(RECEIVE_BYTES)
+                data = self._socket.recv(service.RECEIVE_BYTES)
                 if not data:
                     raise Lost(asked)
                 self._buffer += data
@@ -161,7 +160,7 @@ def _is_first(wake: socket.socket, connected: socket.socket) -> bool:
     timeout_s = connected.gettimeout()
     first = [file for file, _ in poll.poll(None if timeout_s is None else 1000 * timeout_s)] == [wake.fileno()]
     if first:
-        wake.recv(RECEIVE_BYTES)
+        wake.recv(service.RECEIVE_BYTES)
     return first
 
 

@@ -56,6 +56,7 @@ QUEUE, LOOK, STATE, DISCARDED = "queue", "look", "state", "discarded"
 DONE, FAILED = "done", "failed"
 LENGTH = struct.Struct("<I")
 FRAME_MAX = 64 << 20  # bytes; bounds one commit
+RECEIVE_BYTES = 96 << 10  # per read: larger buffers make malloc ask the kernel for pages each time
 HELLO_MAX = 256  # bytes of a frame before the application is known
 NAME_MAX = 1000  # characters of a queue's name
 TEXT_MAX = 5000  # of an order's argument, which may be a path

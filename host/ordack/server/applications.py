@@ -223,6 +223,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        transport.max_size = service.RECEIVE_BYTES  # type: ignore[attr-defined]
         if self.listener:
             peer = transport.get_extra_info("peername")  # None: the peer has disconnected already
             if transport.get_extra_info("sslcontext"):
