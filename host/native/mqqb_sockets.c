@@ -2,6 +2,7 @@
 #include "mqqb_sockets.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@
 #define EVENTS 1024
 #define ITEMS (2 * EVENTS)
 #define OUT_SIZE (64u << 10)
+#define MAPPED_SIZE (2 << 20) /* of a block that malloc returns to the kernel at once: asyncio reads into 256 KiB */
+#define SPARE_SIZE (8 << 20)  /* that malloc keeps: each page that the kernel gives again costs a fault */
 
 typedef struct {
     int descriptor; /* -1: free */
@@ -46,6 +49,10 @@ mqqb_sockets *mqqb_sockets_new(mqqb_fast *fast, uint32_t unwritten_max)
     if (s == NULL) {
         return NULL;
     }
+#ifdef __GLIBC__
+    (void)mallopt(M_MMAP_THRESHOLD, MAPPED_SIZE);
+    (void)mallopt(M_TRIM_THRESHOLD, SPARE_SIZE);
+#endif
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     s->buffer = malloc(BUFFER_SIZE);
     s->fast = fast;
