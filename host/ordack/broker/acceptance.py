@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING
 
 from mqqb import build, confirm, connection, core, guids, headers, names
@@ -78,7 +78,7 @@ class Batch:
     def answer(self, queue: OutgoingQueue, entries: list[Entry], message_class: int) -> None:
         """Note the answer of an OrderAck or FinalAck to these entries."""
         keys = list(map(key_of, entries))
-        self.answers += [(key, message_class) for key in keys]
+        self.answers += zip(keys, repeat(message_class))
         self.queue_of.update(dict.fromkeys(keys, queue))
         self.touched[queue] = self.moved[queue] = None
 

@@ -403,8 +403,8 @@ class Manager:
             self._load(now)
             raise
         self.applications.committed()
-        for key, queue in batch.queue_of.items():
-            queue.transmitted.discard(key)  # the store has it now
+        for queue in set(batch.queue_of.values()):
+            queue.transmitted.difference_update(batch.queue_of)  # the store has them now
         batch.count(self.links.counters)
         return batch
 

@@ -36,6 +36,34 @@ class _InFlight(list[Any]):
         return self.pop(0)
 
 
+class _Window(connection.Window):
+    """A window that settles the messages of a SessionHeader together."""
+
+    __slots__ = ()
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.in_flight = _InFlight()  # type: ignore[assignment]
+
+    def acknowledge(self, heard: array[int]) -> list[Entry] | None:
+        """As Window.acknowledge."""
+        in_flight: Any = self.in_flight
+        if self.awaiting_bits or not isinstance(in_flight, _InFlight):
+            return super().acknowledge(heard)
+        first_left = self.counts[core.SESSION_PEER_ACKED] + 1
+        count = max(len(in_flight) - core.session_unacked_sent(self.counts), 0)
+        settled = []
+        for entry in in_flight[:count]:
+            # the last condition is core.serial_after
+            if entry is not None and entry.awaiting_ack and (entry.sequence_number - first_left) & 0xFFFF >= 0x7FFF:
+                entry.awaiting_ack = False
+                entry.received_session_ack = True
+                if not entry.recoverable:
+                    settled.append(entry)
+        del in_flight[:count]
+        return settled or None
+
+
 class FastSession(Session):
     """A session that follows the fast path, and sends runs of messages. announced: the peer's name in UTF-8, which it
     has written into the padding of its request (wire.md 5.2)."""
@@ -44,7 +72,7 @@ class FastSession(Session):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.window.in_flight = _InFlight()  # type: ignore[assignment]
+        self.window = _Window(self.settings.window_size)
 
     def _establish_request(self, buffer: bytearray, start: int, now: int, events: list[object]) -> None:
         if found := _ANNOUNCED.match(buffer, start + core.ESTABLISH_END):
@@ -127,6 +155,7 @@ class Rows(Protocol):
 
 
 key_of: Callable[[Entry], int] = attrgetter("key")  # of the message in the store
+_number_of: Callable[[Entry], int] = attrgetter("tx_sequence_number")
 
 
 class LongStream(OutgoingStream):
@@ -333,7 +362,15 @@ class LongStream(OutgoingStream):
         return info
 
     def _take(self, entries: list[Entry]) -> int:
-        table = self.table
+        table, count = self.table, len(entries)
+        if table[:count] == entries:  # usually the oldest
+            del table[:count]
+            for cursor in self._cursors:
+                cursor[1] = max(cursor[1] - count, 0)
+            self.numbered -= count - list(map(_number_of, entries)).count(0)
+            if not self.numbered:
+                self._resend_time = None  # B-240
+            return count
         places = self._places(sorted(map(key_of, entries)))
         if places:
             first, end = places[0], places[-1] + 1
