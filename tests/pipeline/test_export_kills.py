@@ -24,6 +24,7 @@ from ordack.client import Client
 from ordack.pipeline.export import Exporter, Folder
 from ordack.pipeline.segments import FolderError, segments
 from ordack.store import Store, StoreError, StoreUnknown
+from ordack.store.messages import singles
 
 from tests.pipeline.exports import (
     MEMORY,
@@ -284,7 +285,7 @@ class ExportMachine(RuleBasedStateMachine):
             return
         live = self.live()
         store = self.clients[1].store
-        taken = store.messages.begin_receive(store.queues.named("line1").identifier, count, self.now)
+        taken = singles(store.messages.begin_receive(store.queues.named("line1").identifier, count, self.now))
         self.held = live[:count]
         self.keys = [message.lookup_id for message in taken]
         assert len(taken) == len(self.held)

@@ -17,7 +17,7 @@ from ordack.broker.message import Emptying, Request, Wanted, take
 from ordack.broker.outcome import Settlements, piece
 from ordack.broker.serve_log import ERROR, Operator
 from ordack.store import Store, StoreError
-from ordack.store.messages import ANY, StoredMessage
+from ordack.store.messages import ANY, StoredMessage, keys_of
 from ordack.store.outgoing import Added
 
 if TYPE_CHECKING:
@@ -265,4 +265,4 @@ def _only_reads(question: Asked) -> bool:
 
 
 def _taken(application: Application, found: list[StoredMessage]) -> _Done:
-    return _Done(application, found, [message.lookup_id for message in found])
+    return _Done(application, found, keys_of(found))

@@ -24,7 +24,7 @@ from ordack.config import names
 from ordack.config.config import Config
 from ordack.config.names import counted
 from ordack.store import Store, StoreError, StoreServed, StoreUnknown, packet_fields
-from ordack.store.messages import NotTaken, StoredMessage
+from ordack.store.messages import NotTaken, StoredMessage, singles
 from ordack.store.outgoing import Added
 from ordack.store.queues import Export, NoSuchQueue, QueueNotEmpty, QueueState
 from ordack.store.schema import POISON, SYSTEM
@@ -220,7 +220,7 @@ class Direct:
         """Take messages, waiting up to `timeout` seconds."""
         if wanted.poison_after == AS_CONFIGURED:
             wanted = wanted._replace(poison_after=self._config().poison_after)
-        return wait_for(self._store, lambda: take(self._store, wanted, self._now()), timeout)
+        return singles(wait_for(self._store, lambda: take(self._store, wanted, self._now()), timeout))
 
     def carry_out(self, request: Request) -> Done:
         """Run a commit, with or without a number. If it fails, put back the messages that it was to remove."""

@@ -7,7 +7,7 @@ the connection ends, or the same application says hello on another one, messages
 queues.
 
 Messages are an array: empty, or numbers and packets. The numbers are eight bytes each, little-endian: the ranks of all
-messages, then their lookup ids, arrivals, doubts and aborts, as in `store.messages.Stored`.
+messages and runs, then their lookup ids, arrivals, doubts, aborts and counts, as in `store.messages.StoredMessage`.
 
 | question | answer |
 |---|---|
@@ -41,9 +41,9 @@ from ordack.broker.commits import ORDERS
 from ordack.broker.message import KINDS, Letter, Order, Request, Run, Wanted, misfit
 from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
-from ordack.store.messages import StoredMessage
+from ordack.store.messages import StoredMessage, singles
 
-VERSION = 6
+VERSION = 7
 # TCP options: a connection whose peer or path is gone ends after a minute.
 KEEP_ALIVE = {
     "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000, "TCP_NODELAY": 1,
@@ -280,8 +280,8 @@ def rows_of(messages: Sequence[StoredMessage]) -> list[Any]:
     """Return messages as DONE carries them: packed, because cbor2 takes longer for a number than for a packet."""
     if not messages:
         return []
-    ranks, lookup_ids, arrivals, doubts, packets, aborts = zip(*messages, strict=True)
-    numbers = (*ranks, *lookup_ids, *arrivals, *doubts, *aborts)
+    ranks, lookup_ids, arrivals, doubts, packets, aborts, counts = zip(*messages, strict=True)
+    numbers = (*ranks, *lookup_ids, *arrivals, *doubts, *aborts, *counts)
     return [struct.pack(f"<{len(numbers)}q", *numbers), packets]
 
 
@@ -290,11 +290,11 @@ def messages_in(rows: list[Any]) -> list[StoredMessage]:
     if not rows:
         return []
     numbers, packets = rows
-    values = struct.unpack(f"<{5 * len(packets)}q", numbers)
-    ranks, lookup_ids, arrivals, doubts, aborts = (
+    values = struct.unpack(f"<{6 * len(packets)}q", numbers)
+    ranks, lookup_ids, arrivals, doubts, aborts, counts = (
         values[first : first + len(packets)] for first in range(0, len(values), len(packets))
     )
-    return list(map(StoredMessage, ranks, lookup_ids, arrivals, doubts, packets, aborts))
+    return singles(map(StoredMessage, ranks, lookup_ids, arrivals, doubts, packets, aborts, counts))
 
 
 def result_of(answer: list[Any]) -> Any:

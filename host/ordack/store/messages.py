@@ -8,12 +8,13 @@ Readers see single messages. A change to a part of a run first splits it into ro
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import struct
 import time
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import apsw
@@ -72,7 +73,8 @@ class NotTaken(StoreError, kind="not taken", decided=True):
 
 class StoredMessage(NamedTuple):
     """A message in a queue: its place (rank, lookup_id), its arrival in microseconds since 1970 by the local clock, and
-    the packet as it arrived. aborts: counted receives without a commit."""
+    the packet as it arrived. aborts: counted receives without a commit. Or a run of `messages`: lookup_id is the
+    first one's, and their packets follow each other."""
 
     rank: int
     lookup_id: int
@@ -80,6 +82,10 @@ class StoredMessage(NamedTuple):
     in_doubt: int
     packet: bytes
     aborts: int = 0
+    messages: int = 1
+
+
+_STORED: Callable[[tuple[Any, ...]], StoredMessage] = functools.partial(tuple.__new__, StoredMessage)  # unchecked
 
 
 class NewMessage(NamedTuple):
@@ -107,16 +113,35 @@ def _is_whole(packet: bytes | bytearray | memoryview) -> bool:
     )
 
 
-def packets_of(row: bytes, count: int) -> Iterator[bytes]:
+def packets_of(row: bytes, count: int) -> list[bytes]:
     """The packets in a row."""
     if count == 1:
-        yield row
-        return
-    at = 0
+        return [row]
+    packets, at = [], 0
     for _ in range(count):
         (size,) = _SIZE.unpack_from(row, at + core.BASE_PACKET_SIZE_AT)
-        yield row[at : at + size]
+        packets.append(row[at : at + size])
         at += size
+    return packets
+
+
+def singles(messages: Iterable[StoredMessage]) -> list[StoredMessage]:
+    """Each message of these messages and runs."""
+    found: list[StoredMessage] = []
+    for message in messages:
+        rank, key, arrived, in_doubt, row, aborts, count = message
+        if count == 1:
+            found.append(message)
+        else:
+            numbers = itertools.repeat(rank), range(key, key + count), itertools.repeat(arrived)
+            its = zip(*numbers, itertools.repeat(in_doubt), packets_of(row, count), *map(itertools.repeat, (aborts, 1)))
+            found += map(_STORED, its)
+    return found
+
+
+def keys_of(messages: Iterable[StoredMessage]) -> list[int]:
+    """The lookup ids of messages and runs."""
+    return [key for message in messages for key in range(message.lookup_id, message.lookup_id + message.messages)]
 
 
 def _pieces(sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -318,7 +343,7 @@ class Messages:
     ) -> list[StoredMessage]:
         """Lock up to `limit` messages in the queue's order (B-287) that have not expired at `now`, in seconds since
         1970. They stay on disk, hidden from other receivers, until `delete` or `put_back`. If this process dies, they
-        become available again in their old place.
+        become available again in their old place. Whole rows stay runs.
 
         counted: count receives that end without a commit. poison_after: a message with this number of aborts moves to
         the sub-queue POISON. A message with aborts is received alone, so that its next abort returns no other message.
@@ -328,13 +353,15 @@ class Messages:
             is_count = counted and not self.outlives  # else this writes nothing
             with self._db.transaction(durable=not is_count):  # no other process locks the same messages meanwhile
                 found = self._first(queue, limit, now, selection=selection, in_rows=True)
+                if any(message.aborts for message in found):
+                    found = singles(found)
                 if poison_after is not None:
                     while poisonous := [message.lookup_id for message in found if message.aborts >= poison_after]:
                         self._move_to_poison(queue, poisonous)
-                        found = self._first(queue, limit, now, selection=selection, in_rows=True)
+                        found = singles(self._first(queue, limit, now, selection=selection, in_rows=True))
                     suspects = (index for index, message in enumerate(found) if message.aborts)
                     found = found[: max(next(suspects, len(found)), 1)]
-                keys = [message.lookup_id for message in found]
+                keys = keys_of(found)
                 if keys and is_count:
                     self._count_abort(keys)
                 self._receive_locks.take(keys)
@@ -482,12 +509,12 @@ class Messages:
 
     def peek(self, queue: int, limit: int = 1, after: tuple[int, int] = FIRST, now: int = 0) -> list[StoredMessage]:
         """Up to `limit` messages of a queue in its order, behind the place `after`. They stay in the queue."""
-        return self._first(queue, limit, now, after)
+        return singles(self._first(queue, limit, now, after))
 
     def find(self, queue: int, lookup_id: int, now: int) -> StoredMessage | None:
         """The message of a queue with this lookup id, which stays in the queue; None if it is missing, or in a
         receive."""
-        found = self._first(queue, 1, now, selection=Selection(lookup_id))
+        found = self._first(queue, 1, now, selection=Selection(lookup_id))  # one message, no run
         return found[0] if found else None
 
     def _first(
@@ -499,11 +526,13 @@ class Messages:
         selection: Selection = EVERY,
         in_rows: bool = False,
     ) -> list[StoredMessage]:
-        """The first messages behind a place. in_rows: leave the last row whole, if half of `limit` is found by then."""
+        """The first messages behind a place; whole rows are runs. in_rows: leave the last row whole, if half of `limit`
+        is found by then."""
         found: list[StoredMessage] = []
         if not limit:
             return found
         size = 0
+        left = limit if limit > 0 else NEVER
         correlation = selection.correlation_id
         way = IN_ORDER
         if selection.lookup_id is not None:
@@ -530,15 +559,26 @@ class Messages:
                 for rank, last, arrived, in_doubt, row, aborts, count in self._db.connection.execute(
                     query, (*values, *place)
                 ):
-                    if in_rows and count > limit - len(found) and 2 * len(found) >= limit > 0:
+                    if in_rows and count > left and 2 * left <= limit:
                         return found
-                    for key, packet in enumerate(packets_of(row, count), last - count + 1):
-                        if count > 1 and (
-                            key in self._locked or (rank, key) <= after or key != (selection.lookup_id or key)
-                        ):
-                            continue
-                        found.append(StoredMessage(rank, key, arrived, in_doubt, packet, aborts))
-                        size += len(packet)
-                        if len(found) == limit or size >= RECEIVE_BYTES:
+                    keys = range(last - count + 1, last + 1)
+                    if (
+                        count <= left
+                        and (rank, keys[0]) > after
+                        and selection.lookup_id is None
+                        and self._locked.isdisjoint(keys)
+                    ) or count == 1:
+                        parts = [StoredMessage(rank, keys[0], arrived, in_doubt, row, aborts, count)]
+                    else:
+                        parts = [
+                            StoredMessage(rank, key, arrived, in_doubt, packet, aborts)
+                            for key, packet in zip(keys, packets_of(row, count), strict=True)
+                            if key not in self._locked and (rank, key) > after and key == (selection.lookup_id or key)
+                        ]
+                    for part in parts:
+                        found.append(part)
+                        left -= part.messages
+                        size += len(part.packet)
+                        if not left or size >= RECEIVE_BYTES:
                             return found
         return found
