@@ -264,12 +264,6 @@ void mqqb_audit_interrupted(mqqb_audit *a, int64_t time);
 /* At the end of the capture: count the messages that still have a slot. */
 void mqqb_audit_finish(mqqb_audit *a);
 
-/* Set MQQB_CAPTURE_KEEP in `wishes` for all of these connections that the tables refer to. */
-void mqqb_audit_referred(mqqb_audit *a, uint32_t connections, uint32_t *wishes);
-
-/* Apply the new connection numbers of mqqb_capture_forget; no table refers to a forgotten connection. */
-void mqqb_audit_renumber(mqqb_audit *a, uint32_t connections, const uint32_t *numbers);
-
 /* After a change of an index's size: fill all indexes, which are all 0, again. */
 void mqqb_audit_rehash(mqqb_audit *a);
 

@@ -1142,36 +1142,6 @@ void mqqb_capture_start(mqqb_capture *c)
     c->active = NONE;
 }
 
-/* Have both seen sides ended? */
-static int is_over(const mqqb_capture_connection *k)
-{
-    return (k->direction[0].flags & (IS_OPEN | IS_ENDED)) != IS_OPEN &&
-           (k->direction[1].flags & (IS_OPEN | IS_ENDED)) != IS_OPEN;
-}
-
-uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers)
-{
-    uint32_t left = 0, number;
-
-    for (number = 0; number < c->connections_used; number++) {
-        mqqb_capture_connection *const k = &c->connections[number];
-        if (numbers[number] == MQQB_CAPTURE_KEEP || (numbers[number] == MQQB_CAPTURE_FORGET_ENDED && !is_over(k))) {
-            numbers[number] = left;
-            c->connections[left++] = *k;
-        } else {
-            numbers[number] = NONE;
-            for (unsigned side = 0; side < 2; side++) {
-                drop_carry(c, &k->direction[side]);
-                while (k->direction[side].pending != NONE) {
-                    k->direction[side].pending = free_segment(c, k->direction[side].pending);
-                }
-            }
-        }
-    }
-    c->connections_used = left;
-    return left;
-}
-
 /* Set the frame's moment. After the clock was set back, frames stay in file order until it reaches the same time. */
 static void set_moment(mqqb_capture *c)
 {

@@ -244,12 +244,6 @@ int32_t mqqb_capture_finish(mqqb_capture *c);
  * number; with NULL nothing moves. files: a byte for each file; 1: still referred to. */
 uint64_t mqqb_capture_keep(mqqb_capture *c, uint8_t *out, uint8_t *files);
 
-/* Forget connections, after all rows are taken: later frames of one belong to a new connection that seems older
- * than the capture. numbers: the wish for each; then its new number, in the same order, all ones if forgotten.
- * Returns how many are left; then call mqqb_capture_rehash. Those in the queue of waiting frames are kept. */
-enum { MQQB_CAPTURE_KEEP = 0, MQQB_CAPTURE_FORGET_ENDED = 1, MQQB_CAPTURE_FORGET = 2 };
-uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers);
-
 /* Copy routed frames in a row, each behind its mqqb_capture_frame. */
 void mqqb_capture_gather(const uint8_t *file, const mqqb_capture_routed *routed, const uint32_t *which, uint64_t count,
                          uint8_t *out);

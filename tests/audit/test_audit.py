@@ -230,17 +230,13 @@ def _tcp(port: int, body: bytes, sequence: int = 1, flags: int = 0x18, source: i
 
 def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) -> None:
     http = _pcap(tmp_path / "http.pcap", [_tcp(1801, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")])
-    folder, checkpoint = tmp_path / "folder", tmp_path / "checkpoint"
-    folder.mkdir()
-    (folder / "http.pcap").write_bytes(http.read_bytes())
-    for arguments in ([http, "--out", tmp_path / "out"], ["--follow", folder, "--checkpoint", checkpoint, "--once"]):
-        done = ordack("capture", "audit", *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "nothing to judge: no packet of the protocol in " in done.stderr
-        assert (
-            "http.pcap (1 connection to TCP port 1801, 0 connections of another protocol, 0 malformed packets, 0 holes)"
-            in done.stderr
-        )
+    done = ordack("capture", "audit", http, "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing to judge: no packet of the protocol in " in done.stderr
+    assert (
+        "http.pcap (1 connection to TCP port 1801, 0 connections of another protocol, 0 malformed packets, 0 holes)"
+        in done.stderr
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -298,9 +294,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("between", 3, "1 damaged or missing file"),
     ],
 )
-@pytest.mark.parametrize("follow", [False, True])
 def test_incomplete_evidence_has_an_exit_status_of_its_own(
-    sound: Path, tmp_path: Path, damage: str, status: int, reason: str, follow: bool
+    sound: Path, tmp_path: Path, damage: str, status: int, reason: str
 ) -> None:
     folder = tmp_path / "captures"
     folder.mkdir()
@@ -316,8 +311,7 @@ def test_incomplete_evidence_has_an_exit_status_of_its_own(
     if damage == "between":
         (folder / "a.pcap").rename(folder / "a.pcap2")
         (folder / "a.pcap").write_bytes(data[:24] + struct.pack("<IIII", 1, 0, 0, 0))
-    where = ["--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once"] if follow else [folder]
-    done = ordack("capture", "audit", *where, "--json", "--html", tmp_path / "page.html")
+    done = ordack("capture", "audit", folder, "--json", "--html", tmp_path / "page.html")
     assert done.returncode == status, done.stderr
     [said] = map(json.loads, done.stdout.splitlines())
     assert said["verdict"] == ("incomplete" if status else "no violations")
@@ -327,7 +321,7 @@ def test_incomplete_evidence_has_an_exit_status_of_its_own(
     )
     assert page
     assert page[1] == ("unknown" if status else "clean")
-    text = ordack("capture", "audit", *where)
+    text = ordack("capture", "audit", folder)
     assert text.returncode == status
     sentence = text.stdout.splitlines()[-1]
     assert (
@@ -340,7 +334,7 @@ HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(194)  # with which TLS b
 
 
 @pytest.mark.parametrize(("said", "status"), [(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 0), (HELLO, 3)])
-@pytest.mark.parametrize("form", ["in this process", "follow", "parts"])
+@pytest.mark.parametrize("form", ["in this process", "parts"])
 def test_connections_of_another_protocol_are_counted_apart(
     sound: Path, tmp_path: Path, said: bytes, status: int, form: str
 ) -> None:
@@ -355,12 +349,10 @@ def test_connections_of_another_protocol_are_counted_apart(
     if form == "parts":
         summary = shares.run(sorted(folder.iterdir()), 3).summary
     else:
-        where = ["--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once"]
-        where = where if form == "follow" else [folder]
-        done = ordack("capture", "audit", *where, "--json", "--html", tmp_path / "page.html")
+        done = ordack("capture", "audit", folder, "--json", "--html", tmp_path / "page.html")
         assert done.returncode == status, done.stdout
         summary = json.loads(done.stdout)
-        text = ordack("capture", "audit", *where)
+        text = ordack("capture", "audit", folder)
         assert text.returncode == status
         for shown in (text.stdout, (tmp_path / "page.html").read_text()):
             assert ("1 other connection never spoke the protocol" in shown) == (not status)
@@ -380,8 +372,6 @@ def test_audit_sorts_frames_of_unordered_captures(tmp_path: Path, form: str) -> 
     capture = capture_generator.generate(10, folder, violations=False, faults=[], form=form)
     assert sum(map(columnar.is_capture, map(str, capture.paths))) == (2 if form == "tap" else 1)
     done = ordack("capture", "audit", folder, "--json")
-    assert (done.returncode, json.loads(done.stdout)) == (0, wanted)
-    done = ordack("capture", "audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, wanted)
     assert shares.run(capture.paths, 5).summary == wanted
 

@@ -61,11 +61,6 @@ def test_commands_read_packed_captures(plain: Path, tmp_path: Path, way: str) ->
     done = ordack("capture", "audit", folder, "--json")
     assert (done.returncode, done.stdout) == (whole.returncode, whole.stdout)
     assert f"passed over in {folder}: deeper, notes.txt" in done.stderr
-    followed = ordack(
-        "capture", "audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json"
-    )
-    assert (followed.returncode, followed.stdout) == (whole.returncode, whole.stdout)
-    assert f"passed over: {folder}/notes.txt" in followed.stderr
     shown = ordack("capture", "decode", "--json", folder / f"a.pcap.{way}")
     expected = ordack("capture", "decode", "--json", plain)
     assert (shown.returncode, shown.stdout) == (expected.returncode, expected.stdout)
@@ -99,23 +94,6 @@ def test_capture_in_packed_and_plain_form_is_read_once(plain: Path, tmp_path: Pa
     assert json.loads(done.stdout) == json.loads(expected)
     assert "passed over" in done.stderr
     assert "a.pcap.gz" in done.stderr
-    followed = ordack(
-        "capture", "audit", "--follow", tmp_path, "--checkpoint", tmp_path / "checkpoint", "--once", "--json"
-    )
-    assert json.loads(followed.stdout) == json.loads(expected)
-
-
-@pytest.mark.parametrize("way", PACKS)
-def test_capture_compressed_after_reading_is_not_read_again(plain: Path, tmp_path: Path, way: str) -> None:
-    folder = tmp_path / "captures"
-    folder.mkdir()
-    (folder / "a.pcap").write_bytes(plain.read_bytes())
-    arguments = ["capture", "audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json"]
-    first = ordack(*arguments)
-    (folder / f"a.pcap.{way}").write_bytes(WAYS[way](plain.read_bytes()))
-    assert ordack(*arguments).stdout == first.stdout
-    (folder / "a.pcap").unlink()
-    assert ordack(*arguments).stdout == first.stdout
 
 
 @pytest.mark.parametrize("way", PACKS)

@@ -134,7 +134,6 @@ def test_frequent_commands_do_not_import_slow_modules(command: str, tmp_path: Pa
         ("table prune . --in table --json", "this command", "pyarrow", "spark"),
         ("table reconcile . . table", "this command", "pyspark", "spark"),
         ("capture audit .", "this command", "pyspark", "spark"),
-        ("capture audit --follow . --checkpoint checkpoint --once --json", "this command", "pyspark", "spark"),
     ],
 )
 def test_command_without_its_extra_names_package_to_install(

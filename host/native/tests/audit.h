@@ -46,8 +46,6 @@ static struct {
 static mqqb_audit_finding found[FOUND_MAX];
 static uint32_t found_count, stray_count, grown;
 static uint32_t pair_of[CONNECTIONS];
-static uint32_t spread,
-    spreading; /* 1: every second connection is one of no use, until those are forgotten; in each test */
 
 static inline void *larger(void *table, size_t item, uint32_t before, uint32_t after)
 {
@@ -103,7 +101,7 @@ static inline void grow_connections(uint32_t by)
 
     LARGER(connections, by);
     for (uint32_t k = before; k < a.connections_size; k++) {
-        a.connections[k].pair = spread != 0 && k % 2 == 1 ? UINT32_MAX : pair_of[k >> spread];
+        a.connections[k].pair = pair_of[k];
     }
 }
 
@@ -142,33 +140,6 @@ static inline void give(void)
     rows = 0;
 }
 
-/* Forget the connections of no use, to which nothing can refer: all others have new numbers. */
-static inline void gather(void)
-{
-    uint32_t numbers[2 * CONNECTIONS], count, left;
-
-    give();
-    take();
-    count = a.connections_size;
-    left = (count + 1) / 2;
-    for (uint32_t k = 0; k < count; k++) {
-        numbers[k] = MQQB_CAPTURE_FORGET;
-    }
-    mqqb_audit_referred(&a, count, numbers);
-    for (uint32_t k = 0; k < count; k++) {
-        CHECK(k % 2 == 0 || numbers[k] == MQQB_CAPTURE_FORGET);
-        numbers[k] = k % 2 == 0 ? k / 2 : UINT32_MAX;
-    }
-    mqqb_audit_renumber(&a, count, numbers);
-    spread = 0;
-    for (uint32_t k = left; k < count; k++) {
-        a.connections[k].pair = pair_of[k];
-    }
-    for (uint32_t k = 0; k < found_count; k++) {
-        found[k].connection /= 2;
-    }
-}
-
 static inline void setup(void)
 {
     free(a.sources);
@@ -205,14 +176,10 @@ static inline void setup(void)
     stray_count = 0;
     grown = 0;
     now = START * SECOND;
-    spread = spreading != 0;
 }
 
 static inline void finish(void)
 {
-    if (spread != 0) {
-        gather();
-    }
     give();
     mqqb_audit_finish(&a);
     take();
@@ -222,9 +189,6 @@ static inline void finish(void)
 
 static inline void row(uint32_t kind, uint32_t connection, uint32_t direction)
 {
-    if (spread != 0 && frame == spreading) {
-        gather();
-    }
     if (rows == ROWS) {
         give();
     }
@@ -234,7 +198,7 @@ static inline void row(uint32_t kind, uint32_t connection, uint32_t direction)
     now += MS;
     times[rows] = now;
     S(KIND) = kind;
-    K(CONNECTION) = connection << spread;
+    K(CONNECTION) = connection;
     K(DIRECTION) = direction;
     K(FRAME) = ++frame;
 }

@@ -231,38 +231,6 @@ static inline void read_rows(reading *r, mqqb_capture_columns *columns)
     c->columns.packets_size = sizeof r->packets;
 }
 
-/* For all connections from number `first_wished` on, behind each file but the last, if it is not 0: see mqqb_capture_forget. */
-static uint32_t wish, first_wished;
-
-static inline void forget(mqqb_capture *c)
-{
-    uint32_t *const numbers = calloc(c->connections_used + 1, sizeof *numbers);
-    const uint32_t before = c->connections_used;
-    uint32_t left = 0;
-
-    if (numbers == NULL) {
-        abort();
-    }
-    for (uint32_t i = 0; i < before; i++) {
-        numbers[i] = i < first_wished ? MQQB_CAPTURE_KEEP : wish;
-    }
-    mqqb_capture_forget(c, numbers);
-    for (uint32_t i = 0; i < before; i++) {
-        if (numbers[i] != UINT32_MAX && numbers[i] != left++) {
-            abort();
-        }
-    }
-    if (left != c->connections_used) {
-        abort();
-    }
-    free(numbers);
-    grow_connections(c, c->connections_size);
-    for (unsigned i = 0; i < 2; i++) {
-        grow_dictionary(&c->dictionary[i], c->dictionary[i].capacity);
-    }
-    mqqb_capture_rehash(c);
-}
-
 /* What waits in the file that was read: nothing looks into that any more. */
 static inline uint8_t *keep(mqqb_capture *c, uint64_t *bytes)
 {
@@ -355,9 +323,6 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
         } else {
             if (at == count) {
                 break;
-            }
-            if (wish != 0 && at + 1 < count) {
-                forget(c);
             }
             kept[at] = keep(c, &r->kept[at]);
             in[at] = kept[at];

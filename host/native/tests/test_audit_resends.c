@@ -429,101 +429,6 @@ static void test_an_id_that_several_queues_share(void)
     }
 }
 
-/* ---- connections that are forgotten -------------------------------------------------------------- */
-
-/* Is a connection referred to? */
-static int refers(uint32_t connection)
-{
-    uint32_t wishes[CONNECTIONS];
-    int answer;
-
-    give();
-    for (uint32_t k = 0; k < CONNECTIONS; k++) {
-        wishes[k] = MQQB_CAPTURE_FORGET;
-    }
-    mqqb_audit_referred(&a, a.connections_size, wishes);
-    answer = wishes[connection] == MQQB_CAPTURE_KEEP;
-    for (uint32_t k = a.connections_size; k < CONNECTIONS; k++) {
-        CHECK_EQ(wishes[k], MQQB_CAPTURE_FORGET);
-    }
-    return answer;
-}
-
-/* Each connection is that of one reference alone. */
-static void test_which_connections_are_referred_to(void)
-{
-    uint32_t numbers[10];
-
-    spreading = 0;
-    start();
-    for (uint32_t k = 1; k < 10; k++) {
-        (void)plain(BEGIN, k, 0);
-    }
-    (void)message(1, 0, WITH(.connection = 1));
-    (void)message(2, 1, WITH(.connection = 2));
-    (void)message(2, 1, WITH(.connection = 3));
-    CHECK(!refers(4));
-    (void)order_ack(1, WITH(.connection = 4)); /* one that waits, the last one, and one that was shown */
-    CHECK(refers(4));
-    (void)order_ack(2, WITH(.connection = 5));
-    (void)session_ack(0, WITH(.connection = 4));
-    (void)final_ack(1, WITH(.connection = 6));
-    CHECK(refers(1)); /* where it was seen first, last, and whose messages have a slot */
-    CHECK(!refers(2));
-    for (uint32_t k = 3; k < 7; k++) {
-        CHECK(refers(k));
-    }
-    CHECK(!refers(7) && !refers(8));
-    opened(8, 0, SENDER);
-    CHECK(!refers(7) && !refers(8) && !refers(9));
-    a.sequences[0].shown.where = 2 * 7 + 1;
-    a.sequences[0].reported_where = 2 * 7; /* where something was reported already */
-    a.sequences[0].first_where = 2 * 9;
-    CHECK(refers(7) && refers(9));
-    for (uint32_t k = 0; k < 10; k++) {
-        numbers[k] = k == 2 ? UINT32_MAX : k - (k > 2);
-    }
-    mqqb_audit_renumber(&a, 10, numbers);
-    CHECK_EQ(a.sequences[0].reported_where, 2 * 6);
-    CHECK_EQ(a.sequences[0].first_where, 2 * 8);
-    CHECK_EQ(a.sequences[0].where, 2 * 2);
-    CHECK_EQ(a.sequences[0].ack_where, 2 * 4 + 1);
-    CHECK_EQ(a.sequences[0].shown.where, 2 * 6 + 1);
-    CHECK_EQ(a.sources[SENDER].newest[0], 7 + 1);
-    CHECK_EQ(a.sources[RECEIVER].newest[0], 0);
-    CHECK_EQ(a.flows[0].last_connection, 2);
-}
-
-/* One that shows that the sender has left the connection of a sequence is kept; others of the same sender are passed over. */
-static void test_a_connection_that_was_left_and_others_forgotten(void)
-{
-    uint32_t numbers[7];
-
-    spreading = 0;
-    start();
-    (void)message(1, 0, USUAL);
-    for (uint32_t k = 1; k < 6; k++) {
-        pair_of[k] = k == 5 ? 2 : 0; /* the last one is to another host */
-        opened(k, 0, SENDER);
-    }
-    row(EST, 5, 1);
-    K(SERVER_GUID) = OTHER;
-    rows++;
-    give();
-    a.connections[5].direction[1].owner = OTHER;
-    CHECK(refers(0) && refers(4));
-    CHECK(!refers(1) && !refers(2) && !refers(3) && !refers(5));
-    for (uint32_t k = 0; k < 6; k++) {
-        numbers[k] = k == 0 ? 0 : k == 4 ? 1 : UINT32_MAX;
-    }
-    mqqb_audit_renumber(&a, 6, numbers);
-    CHECK_EQ(a.sources[SENDER].newest[0], 1 + 1);
-    CHECK_EQ(a.connections[1].before[0], 0 + 1);
-    CHECK_EQ(a.connections[0].before[0], 0);
-    (void)order_ack(4, WITH(.connection = 1));
-    CHECK_FOUND("a");
-}
-
 /* So many that the index must tell apart ids of which one part or another is the same. */
 static void test_ids_that_share_a_part(void)
 {
@@ -753,11 +658,7 @@ static void all(void)
 int main(int argc, char **argv)
 {
     seed_random(argc, argv, 20261121);
-    for (spreading = 0; spreading < 25; spreading++) {
-        all();
-    }
-    RUN("mqqb_audit.h", test_which_connections_are_referred_to);
-    RUN("mqqb_audit.h", test_a_connection_that_was_left_and_others_forgotten);
+    all();
     setup();
     return summary("test_audit_resends");
 }

@@ -1231,78 +1231,25 @@ static void test_blocks_that_cannot_be(void)
     CHECK_EQ(r->error[0], MQQB_CAPTURE_BAD_BLOCK);
 }
 
-/* ---- connections that are forgotten -------------------------------------------------------------- */
-
-/* What has been said is a file of its own; what follows is another. */
-static file next_file(void)
+/* The memory of a packet that came in pieces is free when the next file begins. */
+static void test_next_file_after_a_packet_in_pieces(void)
 {
-    const file first = f;
+    const size_t size = make_message(stream, 5);
+    file both[2];
 
+    opening();
+    say(0, 0, 0, ACK, stream, 100);
+    say(0, 100, 0, ACK, stream + 100, size - 100);
+    both[0] = f;
     f.data = NULL;
     f.room = 0;
     pcap(&f, 101, 0, 0);
-    return first;
-}
-
-/* Reads both, with this wish in between. */
-static void finish_behind(const file *first, uint32_t wished)
-{
-    file both[2];
-
-    both[0] = *first;
+    say(0, (uint32_t)size, 0, ACK, stream, size);
     both[1] = f;
-    wish = wished;
     read_files(r, both, 2, 0, 1, 0);
-    wish = 0;
-}
-
-static void test_what_is_forgotten(void)
-{
-    file first;
-    const size_t size = make_message(stream, 5);
-
-    for (int over = 0; over < 2; over++) { /* one that has ended, and one that has half ended; then both go on */
-        opening();
-        say(0, 0, 0, ACK | FIN, stream, size);
-        say(1, 0, (uint32_t)size + 1, over ? ACK | FIN : ACK, stream, size);
-        first = next_file();
-        say(0, (uint32_t)size, 0, ACK, stream, size);
-        say(1, (uint32_t)size, 0, ACK, stream, size);
-        finish_behind(&first, MQQB_CAPTURE_KEEP);
-        CHECK_KINDS(-1, over ? "84A4A44" : "84A444A");
-        finish_behind(&first, MQQB_CAPTURE_FORGET_ENDED);
-        CHECK_KINDS(-1, over ? "84A4A9944AA" : "84A444A");
-        CHECK_EQ(r->c.connections_used, 1);
-        finish_behind(&first, MQQB_CAPTURE_FORGET);
-        CHECK_KINDS(-1, over ? "84A4A9944AA" : "84A49944AA");
-        first_wished = 1;
-        finish_behind(&first, MQQB_CAPTURE_FORGET);
-        CHECK_KINDS(-1, over ? "84A4A44" : "84A444A");
-        first_wished = 0;
-        free(first.data);
-    }
-    for (int six_too = 0; six_too < 2;
-         six_too++) { /* half a packet, and what waits for what is missing: gone with it */
-        pcap(&f, 101, 0, 0);
-        say(1, 0, 0, ACK, stream, size); /* its other side was never seen: it ends with this one */
-        say(1, (uint32_t)size, 0, ACK | FIN, NOTHING, 0);
-        six = six_too;
-        say(0, 0, 0, ACK, stream, 100);
-        say(0, 300, 0, ACK, stream, size);
-        say(0, 700, 0, ACK, stream, size);
-        six = 0;
-        first = next_file();
-        six = six_too;
-        say(0, 100, 0, ACK, stream, size);
-        six = 0;
-        finish_behind(&first, MQQB_CAPTURE_FORGET);
-        CHECK_EQ(r->kept[0], 0);
-        CHECK_EQ(r->c.segments_spare, r->c.segments_used);
-        finish_behind(&first, MQQB_CAPTURE_FORGET_ENDED);
-        CHECK(r->kept[0] > 0);
-        CHECK_EQ(r->c.connections_used, 1);
-        free(first.data);
-    }
+    CHECK_KINDS(-1, "844AA");
+    CHECK_EQ(r->kept[0], 0);
+    free(both[0].data);
 }
 
 /* Connections that differ in one end only. */
@@ -1348,6 +1295,7 @@ int main(int argc, char **argv)
         return 1;
     }
     RUN("mqqb_capture.h", test_sums_of_addresses);
+    RUN("mqqb_capture.h", test_next_file_after_a_packet_in_pieces);
     RUN("mqqb_capture.h", test_many_connections_of_one_port);
     RUN("B-429", test_a_conversation);
     RUN("wire.md 4.2", test_segments_of_every_size);
@@ -1358,7 +1306,6 @@ int main(int argc, char **argv)
     RUN("B-168 B-429", test_older_connections);
     RUN("mqqb_capture.h", test_conversations);
     RUN("mqqb_capture.h", test_a_gap_larger_than_a_window);
-    RUN("mqqb_capture.h", test_what_is_forgotten);
     RUN("wire.md 2.2 2.4 2.5 5", test_all_columns);
     RUN("B-431", test_labels);
     RUN("mqqb_capture.h", test_tables_that_are_full);

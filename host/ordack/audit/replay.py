@@ -117,25 +117,6 @@ class _Tables:
             self.grow("strays", "mqqb_audit_stray", 1 << 12)
         self._index()
 
-    def __getstate__(self) -> dict[str, Any]:
-        c, used = self.c, {"findings": 0, "strays": 0}  # Auditor empties these before
-        used |= {name: int(getattr(c, f"{name}_used")) for name in ("flows", "sequences", "slots")}
-        return {
-            "c": bytes(ffi.buffer(c)),
-            "tables": [
-                (name, kind, len(self._held[name]), self._held[name][: used.get(name)])
-                for name, kind in self._kinds.items()
-            ],
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.c = ffi.new("mqqb_audit *")
-        ffi.memmove(self.c, state["c"], ffi.sizeof("mqqb_audit"))
-        self._held, self._kinds = {name: array for name, _, _, array in state["tables"]}, {}
-        for name, kind, size, _ in state["tables"]:
-            self.grow(name, kind, size)
-        self.rehash()
-
     def grow(self, name: str, kind: str, size: int) -> None:
         self._kinds[name] = kind
         item = columnar.structure(kind).itemsize
@@ -190,19 +171,10 @@ class Auditor:
         self._damages = 0
         self._files = 1  # compared with the name of the preceding file
         self.gaps: list[tuple[str, str]] = []
-        self.forgotten = 0  # connections
         self._marks: dict[int, int] = {}  # {file with data missing at its end: last time}, not reached yet
         self._decoder: columnar.Decoder | None = None
         self._done = ffi.new("uint32_t *")
         self.last_time = start
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Save the state for another process. Pickle the decoder with it."""
-        self._take()
-        return {name: value for name, value in vars(self).items() if name != "_done"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _done=ffi.new("uint32_t *"))
 
     def take(self, batches: Iterable[columnar.PacketColumns], progress: Callable[[int], None] | None = None) -> int:
         """Replay the next batches and return the number of packets. progress: called with numbers of rows."""
@@ -305,35 +277,6 @@ class Auditor:
             self._strays.update(zip(*(strays[name].tolist() for name in ("source", "ordinal", "time_stamp"))))
             c.strays_used = 0
 
-    def forget(self, ended_s: float, quiet_s: float) -> None:
-        """Forget connections without packets for ended_s after their end, or for quiet_s, unless findings or tables
-        refer to them. A later packet then counts as older than the capture."""
-        decoder, tables, count = self._decoder, self._tables, self._connections
-        if decoder is None or not count:
-            return
-        self._take()
-        table = tables["connections"][:count]
-        quiet = self.last_time - table["direction"]["last_time"].max(1)
-        wishes = np.zeros(count, np.uint32)
-        wishes[quiet >= ended_s * 1e9] = lib.MQQB_CAPTURE_FORGET_ENDED
-        wishes[quiet >= quiet_s * 1e9] = lib.MQQB_CAPTURE_FORGET
-        for findings in self._findings:
-            wishes[findings["connection"]] = lib.MQQB_CAPTURE_KEEP
-        numbers = ffi.from_buffer("uint32_t[]", wishes)
-        lib.mqqb_audit_referred(tables.c, count, numbers)
-        if not wishes.any():
-            return
-        decoder.forget(wishes)
-        lib.mqqb_audit_renumber(tables.c, count, numbers)
-        for findings in self._findings:
-            findings["connection"] = wishes[findings["connection"]]
-        self._connections = decoder.connections
-        self.forgotten += count - self._connections
-
-    def interrupt(self) -> None:
-        """Record that packets of about this time are missing."""
-        lib.mqqb_audit_interrupted(self._tables.c, self.last_time)
-
     def partial(self) -> Partial:
         """Return the result after the last batch."""
         decoder, tables = self._decoder, self._tables
@@ -362,7 +305,6 @@ class Auditor:
             guids=guids,
             queues=queues,
             missed=tables["sources"]["missed"]["missed"][: len(guids)].copy(),
-            forgotten=self.forgotten,
             pairs=list(self._pairs),
             pair_missed=tables["pairs"]["missed"]["missed"][: 2 * len(self._pairs)].copy(),
             strays={(guids[source], ordinal, stamp) for source, ordinal, stamp in self._strays},

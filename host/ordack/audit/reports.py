@@ -30,8 +30,8 @@ class Partial:
     sequences: sequences kept in detail, by flow, each flow's in order. ends: see Decoder.ends. guids: by code; b"" is
     none. queues: by code, only queues of flows. missed: by queue manager's code, the number of gaps. pair_missed: gaps
     by host, two items for each of pairs. strays: (GUID or b"", ordinal, time stamp) of acknowledgements of sequences
-    that this task has not seen. forgotten: number of connections no longer in `connections`. foreign: number of
-    connections that never spoke the protocol.
+    that this task has not seen. foreign: number of connections that never
+    spoke the protocol.
     """
 
     flows: Structure
@@ -42,7 +42,6 @@ class Partial:
     guids: list[bytes]
     queues: dict[int, PacketQueue]
     missed: NDArray[np.uint32]
-    forgotten: int
     pairs: list[tuple[bytes, bytes]]
     pair_missed: NDArray[np.uint32]
     strays: set[tuple[bytes, int, int]]

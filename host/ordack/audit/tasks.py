@@ -75,7 +75,7 @@ def shares(size: int, places: int | None) -> int:
 def _problem(path: str) -> str:
     """Explain why a file has nothing to audit."""
     decoder = columnar.Decoder([path])
-    for _ in decoder.batches(BATCH_ROWS, COLUMNS, finish=True):
+    for _ in decoder.batches(BATCH_ROWS, COLUMNS):
         pass
     why = [damage.text for damage in decoder.damages]
     if decoder.unread:
@@ -157,11 +157,11 @@ def _summary(partials: Sequence[Partial], streams: Sequence[StreamReport]) -> di
         total["rejects"] += sum(report.rejects.values())
     sums = {
         name: sum(getattr(partial, name) for partial in partials)
-        for name in ("packets", "holes", "malformed", "foreign", "forgotten")
+        for name in ("packets", "holes", "malformed", "foreign")
     }
     return {
         "packets": sums["packets"],
-        "connections": sum(len(partial.connections) for partial in partials) + sums["forgotten"] - sums["foreign"],
+        "connections": sum(len(partial.connections) for partial in partials) - sums["foreign"],
         "foreign_connections": sums["foreign"],
         "streams": len(streams),
         "sequences": total["sequences"],

@@ -110,8 +110,8 @@ _STEP_BYTES = 16 << 20  # of a file that are read at once if few frames have por
 class Merge:
     """Frames that wait for earlier frames."""
 
-    def __init__(self, rows: Routed | None = None) -> None:
-        self.waiting = np.empty(0, ROUTED) if rows is None else rows
+    def __init__(self) -> None:
+        self.waiting = np.empty(0, ROUTED)
         self._new: list[Routed] = []
 
     def add(self, rows: Routed) -> None:
@@ -222,16 +222,12 @@ def _queue_name(selector: int, raw: bytes) -> PacketQueue:
     return PacketQueue(selector, raw, guids.format_name(name))
 
 
-_STATE = ("paths", "damages", "spans", "closed", "frames", "unread", "_read", "_last", "latest")  # of a Decoder
-
-
 class Decoder(Tables):
     """Resolves the codes in batches. Codes are added while batches are taken.
 
     paths: files, in the order of their first frames. damages: partly readable files. frames: frames read. unread:
     frames with an unsupported link type or truncated headers. spans: {number of a file: time of its first frame and
-    greatest time, ns since 1970}, for the files of the current call and the file before them. closed: files read to the
-    end. latest: greatest time of all files.
+    greatest time, ns since 1970}. closed: files read to the end. latest: greatest time of all files.
     """
 
     def __init__(self, paths: Sequence[str], part: int = 0, parts: int = 1) -> None:
@@ -246,52 +242,28 @@ class Decoder(Tables):
         self.latest = -1
         self._merge = Merge()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Save the state, so that another process can continue with more paths."""
-        own = {name: getattr(self, name) for name in _STATE}
-        return super().__getstate__() | own | {"waiting": self._merge.waiting.copy()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for name in _STATE:
-            setattr(self, name, state[name])
-        self._merge = Merge(state["waiting"])
-        self._queue_names = {}
-
     def batches(
-        self,
-        rows: int,
-        columns: Sequence[str],
-        *,
-        finish: bool = False,
-        labels: bool = False,
-        correlations: bool = False,
-        hold: bool = False,
+        self, rows: int, columns: Sequence[str], *, labels: bool = False, correlations: bool = False
     ) -> Iterator["PacketColumns"]:
-        """Yield the packets of the paths added since the last call.
+        """Yield the packets of all paths. Call it once.
 
         rows: maximum of a batch, at least 16. columns: names of columns. labels, correlations: add labels as text, and
-        CorrelationIDs. finish: the capture ends, and no path may be added. hold: keep frames that may follow frames of
-        later paths.
+        CorrelationIDs.
         """
-        number, self._read = self._read, len(self.paths)
-        self.spans = {at: span for at, span in self.spans.items() if at == number - 1}
-        self.closed &= self.spans.keys()
+        self._read = len(self.paths)
         pointers = ffi.new("uint8_t *[]", self._read + 1)
-        for at, kept in self.kept.items():
-            pointers[at] = kept
         self.c.files = ffi.cast("const uint8_t *const *", pointers)
         tables = [_Table(rows, columns, labels, correlations) for _ in range(2)]
         reader = _BatchReader(self, tables, rows)
-        for order in self._ordered(number, pointers, hold and not finish):
+        for order in self._ordered(pointers):
             yield from reader.read(order)
         self.c.file, self.c.frame = max(self._read - 1, 0), self._last
-        yield from reader.end(finish)
+        yield from reader.end()
 
-    def _ordered(self, number: int, pointers: Any, hold: bool) -> Iterator[Routed]:
-        """Yield the frames of the files from `number` on, ordered by moment."""
+    def _ordered(self, pointers: Any) -> Iterator[Routed]:
+        """Yield the frames of all files, ordered by moment."""
         active: list[Router] = []
-        numbers = iter(range(number, self._read))
+        numbers = iter(range(self._read))
         ahead = self._open(numbers, pointers)
         while ahead or active:
             if ahead and all(ahead.latest <= router.latest for router in active):
@@ -302,17 +274,12 @@ class Decoder(Tables):
             if router.ended:
                 active.remove(router)
             latest = [one.latest for one in (*active, ahead) if one]
-            yield self._merge.take(min(latest) - WINDOW_NS if latest else self._limit(hold))
+            yield self._merge.take(min(latest) - WINDOW_NS if latest else None)
             if router.ended:
                 self._close(router, pointers)
             else:
                 router.release(self._merge.waiting)
-        yield self._merge.take(self._limit(hold))
-
-    def _limit(self, hold: bool) -> int | None:
-        """Return the moment before which frames can be read. A later file begins at most WINDOW_NS before the latest
-        frame, and its frames may be WINDOW_NS older than its first frame."""
-        return self.latest - 2 * WINDOW_NS if hold else None
+        yield self._merge.take(None)
 
     def _open(self, numbers: Iterator[int], pointers: Any) -> Router | None:
         """Open the next file that has a frame. Close files without frames."""
@@ -387,12 +354,7 @@ class Decoder(Tables):
         yield from reader.read(self._merge.take(None))
         reader.files = np.append(files, np.uint32(len(read) - 1))
         self.c.file, self.c.frame = len(files), read[-1].frames
-        yield from reader.end(True)
-
-    def forget(self, numbers: Words) -> None:
-        """Forget connections through mqqb_capture_forget. Take all batches before."""
-        lib.mqqb_capture_forget(self.c, ffi.from_buffer("uint32_t[]", numbers))
-        self.grow(lib.MQQB_CAPTURE_GROW_DICTIONARY)  # rebuilds the indexes
+        yield from reader.end()
 
     def begin(self, most: int) -> tuple[bool, float]:
         """Read up to the first file's first frame, and about `most` unpacked bytes. Return whether the file is pcap or
@@ -473,11 +435,10 @@ class _BatchReader:
             c.order, c.size, c.cursor = ffi.from_buffer("mqqb_capture_routed[]", order), len(order), 0
             yield from self._run(lib.mqqb_capture_read)
 
-    def end(self, finish: bool) -> Iterator[PacketColumns]:
+    def end(self) -> Iterator[PacketColumns]:
         c = self._decoder.c
-        if finish:
-            c.time = self._decoder.latest
-            yield from self._run(lib.mqqb_capture_finish)
+        c.time = self._decoder.latest
+        yield from self._run(lib.mqqb_capture_finish)
         if c.rows:
             yield self._batch()
 
@@ -582,4 +543,4 @@ def batches(
     columns = SCAN_COLUMNS + PLACE_COLUMNS if columns is None else tuple(columns)
     files = list(map(str, paths)) if ordered else in_order(paths)
     decoder = Decoder(files, part, parts)
-    yield from decoder.batches(rows, columns, finish=True, labels=labels, correlations=correlations)
+    yield from decoder.batches(rows, columns, labels=labels, correlations=correlations)

@@ -217,18 +217,14 @@ def memory(size: int, old: bytes | mmap.mmap = b"") -> mmap.mmap:
 
 
 class Dictionary:
-    """Memory of a mqqb_capture_dictionary. end, names: contents from saved()."""
+    """Memory of a mqqb_capture_dictionary."""
 
-    def __init__(self, c: Any, end: bytes = b"", names: bytes = b"") -> None:
+    def __init__(self, c: Any) -> None:
         self._c = c
-        self._capacity, self._size = c.capacity or 1 << 12, c.size or 4 * lib.MQQB_CAPTURE_NAMES
-        self._end = memory(8 * (self._capacity + 1), end)
-        self._bytes = memory(self._size, names)
+        self._capacity, self._size = 1 << 12, 4 * lib.MQQB_CAPTURE_NAMES
+        self._end = memory(8 * (self._capacity + 1))
+        self._bytes = memory(self._size)
         self._attach()
-
-    def saved(self) -> tuple[bytes, bytes]:
-        """Return the arguments of __init__ that restore the contents."""
-        return self._end[: 8 * (len(self) + 1)], self._bytes[: self._c.end[len(self)]]
 
     def _attach(self) -> None:
         self._index = memory(8 * self._capacity)
@@ -272,31 +268,6 @@ class Tables:
         self._grow_connections(1 << 10)
         self._grow_segments(1 << 12)
         lib.mqqb_capture_start(c)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Include the pending frames of files read so far, so that the files may be closed."""
-        c = self.c
-        return {
-            "c": bytes(ffi.buffer(c)),
-            "connections": self._connections[: c.connections_used * ffi.sizeof("mqqb_capture_connection")],
-            "segments": self._segments[: c.segments_used * ffi.sizeof("mqqb_capture_segment")],
-            "kept": {file: bytes(ffi.buffer(kept)) for file, kept in self.kept.items()},
-            "dictionaries": (self._managers.saved(), self._queues.saved()),
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.c = c = ffi.new("mqqb_capture *")
-        ffi.memmove(c, state["c"], ffi.sizeof("mqqb_capture"))
-        self._managers, self._queues = (
-            Dictionary(*saved) for saved in zip(c.dictionary, *zip(*state["dictionaries"], strict=True), strict=True)
-        )
-        self._scratch = memory(lib.MQQB_CAPTURE_SCRATCH)
-        c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
-        self._connections, self._segments = state["connections"], state["segments"]
-        self._grow_connections(c.connections_size)
-        self._grow_segments(c.segments_size)
-        lib.mqqb_capture_rehash(c)
-        self.kept = {file: ffi.from_buffer("uint8_t[]", bytearray(raw)) for file, raw in state["kept"].items()}
 
     def keep(self, number: int, files: int = 0, room: int = 0, held: Collection[int] = ()) -> Any:
         """Copy the pending frames of file c.file, which was read, to separate memory. Return that memory, with `room`

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +29,7 @@ def _new_folder(text: str) -> Path:
 
 
 CapturesArgument = Annotated[
-    list[str] | None,
+    list[str],
     typer.Argument(
         metavar="PATH...",
         parser=common.anywhere,
@@ -52,47 +50,24 @@ MasterOption = Annotated[
         metavar="URL", help="Master URL of Spark. Default: local Spark for captures over 1 GiB on 8 processors or more."
     ),
 ]
-FollowOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        parser=common.local,
-        help="Audit a folder with arriving captures until a signal. Replaces PATH.",
-    ),
-]
-CheckpointOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        parser=common.local,
-        help="With --follow: folder for the progress. The next audit continues there.",
-    ),
-]
 
 
 def audit(
-    captures: CapturesArgument = None,
+    captures: CapturesArgument,
     out: OutOption = None,
     html: common.HtmlOption = None,
     names: common.NamesOption = None,
     master: MasterOption = None,
     conf: common.ConfOption = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Audit in this process, without Spark.")] = False,
-    follow: FollowOption = None,
-    checkpoint: CheckpointOption = None,
-    once: Annotated[bool, typer.Option("--once", help="With --follow: end when all files are audited.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:
     """Check captures: was every stream exactly once, in order?
 
     Exit status: 0 no violations; 1 violations; 2 wrong usage, Spark is missing, or unusable input, such as captures
     without MSMQ packets; 3 no violations, but the evidence is incomplete: a verdict is unknown, or packets are missing
-    or unreadable. With --follow the status covers all files.
+    or unreadable.
     """
-    if (follow is None) == (not captures):
-        raise typer.BadParameter("give either captures or --follow FOLDER")
-    if (follow is None) != (checkpoint is None) or (once and follow is None):
-        raise typer.BadParameter("--follow FOLDER and --checkpoint FOLDER go together, and --once with them")
     with common.needs("spark"):
         from pyspark.errors import PySparkException
 
@@ -104,13 +79,8 @@ def audit(
     if no_spark and (master is not None or conf):
         raise typer.BadParameter("--no-spark excludes --master and --conf")
     known, settings = PeerNames(read_file(None, names).names), common.spark_settings(conf)
-    if follow is not None and checkpoint is not None:
-        if master is not None or conf:
-            raise typer.BadParameter("--follow works in this process: it excludes --master and --conf")
-        _follow_audit(follow, checkpoint, once, out, html, known, as_json)
-        return
     try:
-        files = list(dict.fromkeys(file for path in captures or () for file in find_files(path, common.complain)))
+        files = list(dict.fromkeys(file for path in captures for file in find_files(path, common.complain)))
         size = total_size(files)
         alone = master is None and tasks.shares(size, os.cpu_count() or 1) == 1
         with _audit_progress() as show:
@@ -153,48 +123,6 @@ def _show_audit(result: AuditResult, as_json: bool) -> None:
     else:
         lines = [*files.streams_text(result), *files.text_of(result)]
         write("\n".join(map(legible, lines)) + "\n")
-
-
-def _follow_audit(
-    folder: Path, checkpoint: Path, once: bool, out: Path | None, html: Path | None, names: PeerNames, as_json: bool
-) -> None:
-    """Audit a growing folder, and report each change."""
-    with common.needs("spark"):
-        from ordack.audit import files, tasks
-        from ordack.audit.follow import Follower, FollowError
-        from ordack.audit.result import count_text
-
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopped.set())
-    result: AuditResult | None = None
-    named = set[str]()
-    try:
-        follower = Follower(folder, checkpoint)
-        with follower.lock():
-            if going_on := follower.going_on():
-                common.complain(going_on)
-            for step, result in follower.reports(once, stopped.is_set):
-                for path in sorted(follower.passed_over - named):
-                    common.complain(f"passed over: {path} is no pcap or pcapng file, packed with gzip or zstd or not")
-                named |= follower.passed_over
-                if once:
-                    tasks.require_packets(result)
-                result = replace(result, names=names)
-                _save_audit(result, out, html)
-                if once:
-                    _show_audit(result, as_json)
-                else:
-                    head, second, *_, last = files.text_of(result, 0)
-                    text = f"{count_text(len(result.paths), 'file')}: {head}; {second}; {last}"
-                    common.report(as_json, text, step=step, files=len(result.paths), **result.summary)
-            if result is None:
-                raise tasks.CaptureUnusable(f"there was nothing to judge: no packet of the protocol in {folder} so far")
-            tasks.require_packets(result)
-    except (tasks.CaptureUnusable, FollowError, OSError) as error:
-        common.complain(common.in_words(error))
-        raise typer.Exit(2) from None
-    raise typer.Exit(result.verdict.status)
 
 
 @contextlib.contextmanager

@@ -344,7 +344,7 @@ def arrow_batches(part: Part, columns: Sequence[Column], schema: pa.Schema) -> I
     decoder = Decoder(part.paths, part.number, part.of)
     cache = _Texts(decoder)
     wanted = {"labels": "label" in names, "correlations": "correlation_id" in names}
-    for batch in decoder.batches(BATCH_ROWS, needs, finish=True, **wanted):
+    for batch in decoder.batches(BATCH_ROWS, needs, **wanted):
         view = _View(batch, cache, part.number, part.of)
         yield pa.RecordBatch.from_arrays([column.make(view) for column in columns], schema=schema)
     if part.number == 0:  # all tasks know the damages; one reports them
