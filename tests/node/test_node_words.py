@@ -29,6 +29,21 @@ async def test_a_damaged_outbox_stops_the_node_and_says_where() -> None:
     await destination.stop()
 
 
+async def test_reason_is_empty_until_a_message_fails() -> None:
+    destination = await Destination().start()
+    node = Node("", files=power.Disk(), connect=("127.0.0.1", destination.port))
+    message = await node.queue(LINE).send(b"reading")
+    assert message.reason == ""
+    node.start()
+    assert await message.stored()
+    assert message.reason == ""
+    unsent = await node.queue("DIRECT=TCP:127.0.0.1\\private$\\line2").send(b"reading")
+    node.delete(unsent)
+    assert unsent.reason == "deleted (class 0x8001)"
+    await node.close()
+    await destination.stop()
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

@@ -210,7 +210,7 @@ class Node:
     @property
     def last_message_id(self) -> int:
         """MessageID of the last accepted message, earlier starts included; 0: none. It tells after a restart whether an
-        interrupted `send` was accepted.
+        interrupted `send` was accepted. MessageIDs rise, not always by 1.
         """
         return self.outbox.last_message_id
 
@@ -251,8 +251,8 @@ class Node:
         return self._add(self.outbox.queue(name, self.clock.time()))
 
     def inbox(self, name: str, number: int = 0) -> "Inbox":
-        """Open a private queue of the board. Open it before `start` or the first `poll`: the node refuses messages for
-        unknown queues. With a number, PRIVATE=<GUID>\\number is an address, too.
+        """Open a private queue of the board. Open all inboxes before `start` or the first `poll`: the node refuses
+        messages for queues that are not open. With a number, PRIVATE=<GUID>\\number is an address, too.
 
         Raises ValueError for an invalid name or number, or one of another inbox.
         """

@@ -53,8 +53,9 @@ class OutboxMessage(log.Stored):
 
     @property
     def reason(self) -> str:
-        """The cause of a failure in words, with its class."""
-        return confirm.words(self.current()[confirm.CLASS])
+        """The cause of a failure in words, with its class. "": the message has not failed."""
+        message_class = self.current()[confirm.CLASS]
+        return confirm.words(message_class) if message_class & confirm.CLASS_NEGATIVE else ""
 
     def is_settled(self) -> bool:
         """True once the message is stored at its destination or has failed."""

@@ -75,7 +75,7 @@ class Announced:
             owner = "another one has in [names]" if held is None else f"{guids.guid_text(held.guid)} has"
             text = (
                 f"{guid} at {link.address} announces the name {name}, which {owner}: give it another one with `ordack "
-                "board provision --replace`, or say in [names] whose name it is"
+                f'board provision --replace`, or give it this one in ordack.toml: [names], "{guid}" = "{name}"'
             )
             self.disputes[link.peer] = text
             if len(self.disputes) > DISPUTES_MAX:

@@ -59,7 +59,7 @@ def why(count: OutgoingCount, running: Mapping[str, Any], served: bool, now: flo
             else "being sent, or not acknowledged yet"
         )
     if not connection:
-        return f"{waiting} for {where}: it has no session; if it takes connections, name its address in [next-hops]"
+        return f"{waiting} for {where}: it is not connected; if it never connects, name its address in [next-hops]"
     if "serial" in connection:
         return f"{waiting} for {where}: nothing answers on {connection['serial']}"
     if connection["tries"]:
@@ -134,6 +134,8 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
         if queue.kind == PRIVATE or queue.messages
     ]
     waiting = outgoing(store, shown, now)
+    sessions = (shown or {}).get("sessions", [])
+    connected = {session.get("peer_name") for session in sessions}
     quota = (shown or {}).get("quota")
     room = store.room(Config.kept(store.names()).quota if quota is None else quota)
     return {
@@ -145,7 +147,8 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
         "listening": shown and shown.get("listening"),
         "queues": queues,
         "refused": (shown or {}).get("refused", {}),
-        "sessions": (shown or {}).get("sessions", []),
+        "sessions": sessions,
+        "offline": [name for name in store.peer_names().known() if name not in connected],
         "serial": (shown or {}).get("serial", []),
         "outgoing": waiting,
         "incoming": incoming(store),
@@ -183,9 +186,10 @@ def _problems(
             yield f"the queue {queue['name']} is full: {queue['bytes']} of {queue['quota']} bytes"
         if is_kept(queue["name"]) and queue["messages"]:
             kind = "poison message" if queue["name"].endswith(POISON) else "dead letter"
+            name = shlex.quote(queue["name"])
             yield (
-                f"{counted(queue['messages'], kind)} in {queue['name']}: `ordack receive --peek` shows why, "
-                "`ordack message move` sends them again, and `ordack message purge` deletes them"
+                f"{counted(queue['messages'], kind)} in {queue['name']}: `ordack receive {name} --peek` shows why, "
+                f"`ordack message move {name} --back --all` sends them again, `ordack message purge {name}` deletes them"
             )
     yield from (f"{named(queue)}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue, now))
     names = store.peer_names()

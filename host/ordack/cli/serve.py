@@ -210,7 +210,7 @@ def _all_open(places: Sequence[Listen]) -> Listeners:
     with contextlib.ExitStack() as opened:
         listeners = []
         for place in places:
-            with _or_store_error(f"cannot listen on {place}"):
+            with _or_store_error(f"cannot listen on {place} (`ss -ltnp` shows who does; --listen names another port)"):
                 listeners.append(opened.enter_context(contextlib.closing(Listener(*place))))
         opened.pop_all()
         return Listeners(listeners)

@@ -12,7 +12,7 @@ from ordack.cli.common import JsonOption, StoreOption, report, table_text
 from ordack.cli.messages import move
 from ordack.cli.output import write
 from ordack.cli.queues import purge
-from ordack.config.names import printable
+from ordack.config.names import first_of, printable
 from ordack.store.look import open_to_look
 
 app = typer.Typer(no_args_is_help=True, help="Track, move or purge messages.")
@@ -124,6 +124,8 @@ def _parts(told: Mapping[str, Any], with_guids: bool) -> list[str]:
     found = [_line(status.served_text(told)), table_text(("queue", "kind"), ("messages", "bytes", "quota"), rows)]
     if told["served"]:
         found += sessions(told, with_guids)
+        if told["offline"]:
+            found.append(_line(f"not connected: {first_of(told['offline'], 20)}"))
     waiting = [queue for queue in told["outgoing"] if queue["messages"] or queue["on_hold"]]
     if waiting:
         found += _outgoing(waiting, with_guids)

@@ -185,9 +185,13 @@ class PeerNames:
         """GUIDs by folded name."""
         return {folded(name): guid for names in (self._claimed, self._names) for guid, name in names.items()}
 
+    def known(self) -> list[str]:
+        """Return all names, sorted."""
+        return sorted({*self._claimed.values(), *self._names.values()})
+
     def unknown(self, name: str) -> BadName:
         """Return the error for a name that nobody has, with the known names most like it."""
-        known = {folded(one): one for one in sorted({*self._claimed.values(), *self._names.values()})}
+        known = {folded(one): one for one in self.known()}
         like = [known[one] for one in difflib.get_close_matches(folded(name), known, 3)]
         meant = f"known names are {first_of(like or list(known.values()), 3)}" if known else "no name is known"
         return BadName(

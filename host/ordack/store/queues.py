@@ -93,7 +93,9 @@ class Queues:
         found = self.find(meant) if legible(meant) == meant else None
         found = found or self.find(queue_name(meant))
         if not found:
-            raise NoSuchQueue(f"there is no queue {name}; `ordack queue list` shows them")
+            raise NoSuchQueue(
+                f"there is no queue {name}; `ordack queue list` shows them, and BOARD/QUEUE names a board's"
+            )
         return found
 
     def remove(self, queue: int) -> None:
