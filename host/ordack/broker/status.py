@@ -189,7 +189,7 @@ def _problems(
             name = shlex.quote(queue["name"])
             yield (
                 f"{counted(queue['messages'], kind)} in {queue['name']}: `ordack receive {name} --peek` shows why, "
-                f"`ordack message move {name} --back --all` sends them again, `ordack message purge {name}` deletes them"
+                f"`ordack message move {name} --back --all` resends them, `ordack message purge {name}` deletes them"
             )
     yield from (f"{named(queue)}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue, now))
     names = store.peer_names()
