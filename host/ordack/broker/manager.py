@@ -166,6 +166,7 @@ class Dispatcher:
         self._transact(now, wall, lambda batch: batch.outcomes.report(message, link.address))  # B-294
 
 
+MESSAGE_IDS_AHEAD = 4096
 REPORT_MS = 10_000  # between two reports for operators, at most
 CLOCK_MS = 2000  # change of the clock that shown times tolerate
 FAILURE_MS = 60_000  # after which a store failure is old if nothing was committed since
@@ -213,6 +214,7 @@ class Manager:
         self._put_off: list[Arrived] = []  # OrderAcks for the next transaction
         self.failure: StoreError | None = None  # why the state is unreadable; no session is served then
         store.keep_names(config.to_keep())
+        store.numbers.ahead = MESSAGE_IDS_AHEAD
         self._load(now)
 
     # ---- state from the store

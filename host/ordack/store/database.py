@@ -443,6 +443,9 @@ class Database:
             self.all(f"UPDATE {table} SET messages = messages + ?, bytes = bytes + ? WHERE id = ?", (*change, queue))
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        rows = list(rows)
+        if not rows:
+            return
         with self.transaction():
             try:
                 self.connection.executemany(sql, rows)

@@ -17,7 +17,10 @@ MESSAGE_IDS = 0xFFFFFFFF  # from 1 to this
 
 class Numbers:
     """Counters in the table `settings`. is_served: does any queue manager, this process included, run on the store?
-    clock: returns seconds since 1970."""
+    clock: returns seconds since 1970. ahead: MessageIDs reserved at once; above 1, this object is the only one that
+    begins runs."""
+
+    ahead = 1
 
     def __init__(self, database: Database, is_served: Callable[[], bool], clock: Callable[[], float]) -> None:
         self._db = database
@@ -25,6 +28,9 @@ class Numbers:
         self._clock = clock
         # Database.rolled_back when the run began or was joined: a rollback undoes the join
         self._joined: int | None = None
+        self._spare = range(0)  # reserved MessageIDs,
+        self._kept: int | None = None  # until Database.rolled_back changes, as the number of the run
+        self._number = 0
 
     def begin_run(self, above: int = 0) -> None:
         """Begin new sequences, and continue MessageIDs at another place.
@@ -39,6 +45,7 @@ class Numbers:
         """
         with self._db.transaction():
             self._joined = self._db.rolled_back
+            self._spare, self._kept = range(0), None
             self._db.all("UPDATE settings SET value = max(value, ?) WHERE name = 'tx_time_stamp'", (above,))
             self._db.many(
                 "INSERT OR REPLACE INTO settings VALUES (?, ?)",
@@ -69,13 +76,22 @@ class Numbers:
     def is_of_this_run(self, time_stamp: int) -> bool:
         """Did the sequence with this TimeStamp begin in this run? Call it in the transaction that numbers a message."""
         self._join_run()
-        return time_stamp > self._run()
+        if self.ahead == 1 or self._kept != self._db.rolled_back:
+            self._keep(range(0))
+        return time_stamp > self._number
+
+    def _keep(self, spare: range) -> None:
+        self._spare, self._kept, self._number = spare, self._db.rolled_back, self._run()
 
     def reserve_message_ids(self, count: int = 1) -> int:
         """The first of `count` consecutive unused MessageIDs (B-020; never 0, A-46). No other message gets them; see
         `begin_run`."""
+        if len(self._spare) >= count and self._kept == self._db.rolled_back:
+            spare, self._spare = self._spare, self._spare[count:]
+            return spare.start
         with self._db.transaction():
             self._join_run()
+            wanted, count = count, max(count, self.ahead)
             last: int | None = self._db.one("SELECT value FROM settings WHERE name = 'message_id_ordinal'")
             while last is not None:
                 first = 1 if last + count > MESSAGE_IDS else last + 1
@@ -87,6 +103,7 @@ class Numbers:
                     (first, first + count - 1, first + count + RUN_MESSAGES - 2),
                 )
             self._db.all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (first + count - 1,))
+            self._keep(range(first + wanted, first + count))
             return first
 
     def new_time_stamp(self, now: int) -> int:
