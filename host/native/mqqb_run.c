@@ -122,6 +122,21 @@ static void write_le32(uint8_t *to, uint32_t value)
     }
 }
 
+void mqqb_run_make(uint8_t *packets, const uint8_t *packet, size_t size, size_t body_at, const uint8_t *bodies,
+                   size_t body_size, size_t count)
+{
+    const size_t tail_at = body_at + body_size;
+    size_t done;
+
+    for (done = 0; done < count; done++) {
+        uint8_t *const to = packets + done * size;
+
+        memcpy(to, packet, body_at);
+        memcpy(to + body_at, bodies + done * body_size, body_size);
+        memcpy(to + tail_at, packet + tail_at, size - tail_at);
+    }
+}
+
 size_t mqqb_run_number(mqqb_outgoing *out, uint32_t *previous, uint8_t *packets, size_t size, size_t transaction_at,
                        size_t count, uint32_t message_id)
 {

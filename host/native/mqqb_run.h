@@ -46,6 +46,11 @@ size_t mqqb_run_accept(mqqb_incoming *in, const mqqb_run_template *t, const mqqb
  * recoverable. Returns the number counted. */
 size_t mqqb_run_sent(mqqb_session *s, size_t count);
 
+/* Write `count` packets of `size` bytes in a row: copies of `packet`, each with its own body of body_size bytes at
+ * body_at. */
+void mqqb_run_make(uint8_t *packets, const uint8_t *packet, size_t size, size_t body_at, const uint8_t *bodies,
+                   size_t body_size, size_t count);
+
 /* Number new packets, as mqqb_stamp does for each: `count` packets of `size` bytes in a row, equal except for their
  * bodies, with the TransactionHeader at transaction_at. MessageIDs count up from message_id. *previous: the number
  * before the first, as in mqqb_stamp, and then the last number. Returns how many were numbered; mqqb_stamp has no

@@ -405,7 +405,7 @@ class Client:
         must look for the message before a resend.
         """
         letter = letter_of(destination, body, label=label, priority=priority, delivery=delivery, **properties)
-        return self.access.commit(Commit(letters=(Run(letter, (letter.body,)),)))[0]
+        return self.access.commit(Commit(letters=(Run.of(letter, (letter.body,)),)))[0]
 
     def send_many(self, letters: Iterable[Letter]) -> list[Sent]:
         """Send messages in one transaction: all of them, in this order, or none on an error, as `send` raises it. They

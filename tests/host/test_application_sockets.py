@@ -485,6 +485,6 @@ def test_random_bytes_are_a_request_or_malformed(data: bytes) -> None:
                 assert Wanted(*parts[:-1]).queue >= 0
                 assert 0 <= parts[-1] <= service.WAIT_MAX_MS
             elif question[0] == service.COMMIT:
-                assert all(isinstance(run.letter.destination, str) and run.bodies for run in parts[3])
+                assert all(isinstance(run.letter.destination, str) and run.sizes for run in parts[3])
     except service.MalformedFrame:
         pass

@@ -547,11 +547,14 @@ def test_send_many_equals_single_sends(tmp_path: Path, monkeypatch: pytest.Monke
         letters.append(letter._replace(body=chance.randbytes(chance.choice((0, 9, 9, 9, 200)))))
     last = chance.choice((20, 1000))
     runs = in_runs(letters)
-    assert [letter for run in runs for letter in (run.letter._replace(body=body) for body in run.bodies)] == letters
+    assert [letter._replace(body=b"") for letter in letters] == [
+        run.letter._replace(body=b"") for run in runs for _ in run.sizes
+    ]
+    assert [len(letter.body) for letter in letters] == [size for run in runs for size in run.sizes]
     assert len(runs) < 60
     monkeypatch.setattr(sending, "RUN_BYTES", chance.choice((1, 700, 1 << 20)))
     together = _stored_by(tmp_path / "runs", runs, last)
-    assert together == _stored_by(tmp_path / "single", [Run(one, (one.body,)) for one in letters], last)
+    assert together == _stored_by(tmp_path / "single", [Run.of(one, (one.body,)) for one in letters], last)
 
 
 def _played(folder: Path, seed: int) -> list[object]:

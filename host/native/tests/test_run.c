@@ -507,6 +507,15 @@ static void test_numbers_as_the_core_does(void)
     }
 }
 
+static void test_made_packets_differ_in_their_bodies(void)
+{
+    static const uint8_t packet[10] = "head..tail", bodies[6] = "aabbcc";
+    uint8_t packets[30];
+
+    mqqb_run_make(packets, packet, 10, 4, bodies, 2, 3);
+    CHECK(memcmp(packets, "headaatailheadbbtailheadcctail", 30) == 0);
+}
+
 /* Offsets are 32 bits wide, so a call never looks further. Only the packet that ends the run is there. */
 static void test_size_above_32_bits(void)
 {
@@ -598,5 +607,6 @@ int main(int argc, char **argv)
     RUN("B-270 B-271", test_accepts_as_the_core_does);
     RUN("B-118 B-320", test_sends_as_the_window_allows);
     RUN("B-317 A-24", test_numbers_as_the_core_does);
+    RUN("mqqb_run.h", test_made_packets_differ_in_their_bodies);
     return summary("test_run");
 }

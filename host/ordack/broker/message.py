@@ -55,16 +55,32 @@ class Message:
     """
 
     def __init__(self, stored: StoredMessage) -> None:
-        self.lookup_id = stored.lookup_id
-        self.arrived = stored.arrived / 1e6
-        self.in_doubt = bool(stored.in_doubt)
-        self.abort_count = stored.aborts
-        self._packet = stored.packet
+        self._stored = stored
+
+    @property
+    def lookup_id(self) -> int:
+        """The message's number in this store."""
+        return self._stored.lookup_id
+
+    @property
+    def arrived(self) -> float:
+        """Time of the arrival."""
+        return self._stored.arrived / 1e6
+
+    @property
+    def in_doubt(self) -> bool:
+        """May this dead letter have been received?"""
+        return bool(self._stored.in_doubt)
+
+    @property
+    def abort_count(self) -> int:
+        """Receives that ended without a commit."""
+        return self._stored.aborts
 
     @cached_property
     def content(self) -> headers.UserMessage:
         """Headers and body, parsed at first use."""
-        message = parse.parse(self._packet)
+        message = parse.parse(self._stored.packet)
         assert isinstance(message, headers.UserMessage)
         return message
 
@@ -221,8 +237,9 @@ class Message:
     @property
     def body(self) -> bytes:
         """The body as bytes."""
-        where = None if "content" in self.__dict__ else packet_fields.body_in(self._packet)
-        return bytes(self.content.properties.body if where is None else self._packet[where])
+        packet = self._stored.packet
+        where = packet_fields.body_in(packet)
+        return bytes(self.content.properties.body) if where is None else packet[where]
 
     def text(self) -> str | None:
         """The body as text, if it is UTF-8."""
@@ -325,10 +342,19 @@ KINDS: tuple[tuple[type, ...], ...] = (  # types of each field, for applications
 
 
 class Run(NamedTuple):
-    """Consecutive letters that differ in their bodies only: the letter, and all bodies."""
+    """Consecutive letters that differ in their bodies only: the letter, and the sizes of all bodies, which follow each
+    other in `bodies`."""
 
     letter: Letter
-    bodies: tuple[Bytes, ...]
+    sizes: Sequence[int]
+    bodies: bytes
+
+    @classmethod
+    def of(cls, letter: Letter, bodies: Sequence[Bytes]) -> Run:
+        """The letters of these bodies."""
+        if len(bodies) == 1:
+            return cls(letter, (len(body := bytes(bodies[0])),), body)
+        return cls(letter, tuple(map(len, bodies)), b"".join(bodies))
 
 
 class Further(TypedDict, total=False):
@@ -383,7 +409,7 @@ def in_runs(letters: Iterable[Letter]) -> tuple[Run, ...]:
             fine = checked(letter)
             runs.append((fine, [fine.body]))
             last = letter if type(letter.body) is bytes else None
-    return tuple(Run(letter, tuple(bodies)) for letter, bodies in runs)
+    return tuple(Run.of(letter, bodies) for letter, bodies in runs)
 
 
 def _differ_in_body(letter: Letter, other: Letter) -> bool:
@@ -488,7 +514,7 @@ class Commit(NamedTuple):
     @property
     def messages(self) -> int:
         """The number of messages sent."""
-        return sum(len(run.bodies) for run in self.letters)
+        return sum(len(run.sizes) for run in self.letters)
 
 
 class Request(NamedTuple):

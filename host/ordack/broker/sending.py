@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import pack_into
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqqb import build, compose, confirm, core, guids, headers, parse
 from mqqb.confirm import Confirmation
@@ -27,7 +27,7 @@ from ordack.store.queues import QueueState
 from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM
 
 if TYPE_CHECKING:
-    from ordack.broker.message import Bytes, Letter
+    from ordack.broker.message import Letter
     from ordack.broker.outcome import Settlements
 
 if core.implementation == "c":
@@ -56,6 +56,9 @@ class Sent(NamedTuple):
     identifier: bytes
 
 
+_SENT: Callable[[tuple[Any, ...]], Sent] = functools.partial(tuple.__new__, Sent)  # faster, unchecked
+
+
 class SentRun(NamedTuple):
     """The result for consecutive messages: that of the first as in `Sent`, and the number of `messages`. Identifiers
     and numbers of the others follow."""
@@ -69,17 +72,14 @@ class SentRun(NamedTuple):
 
 def each(source: bytes, runs: Iterable[SentRun]) -> list[Sent]:
     """Return the result of each message. source: the queue manager's GUID."""
-    return [
-        Sent(
-            message_id + place,
-            delivery,
-            tx_sequence_id,
-            None if number is None else number + place,
-            packet_fields.identifier(source, message_id + place),
-        )
-        for message_id, delivery, tx_sequence_id, number, count in runs
-        for place in range(count)
-    ]
+    found: list[Sent] = []
+    for first, delivery, tx_sequence_id, number, count in runs:
+        message_ids = range(first, first + count)
+        numbers = itertools.repeat(None) if number is None else range(number, number + count)
+        identifiers = [packet_fields.identifier(source, message_id) for message_id in message_ids]
+        same = itertools.repeat(delivery), itertools.repeat(tx_sequence_id)
+        found += map(_SENT, zip(message_ids, *same, numbers, identifiers, strict=False))
+    return found
 
 
 _Place = tuple[QueueState | None, str]  # local queue, or None for a remote one; format name
@@ -177,15 +177,23 @@ class _Pattern:
         self.confirmation: bytes | None = None
         self.due: int | None = self.send_until + 1
 
-    def make(self, bodies: Sequence[Bytes], message_ids: range, flags: int) -> bytearray:
+    def make(self, bodies: bytes | memoryview, message_ids: range, flags: int) -> bytearray:
         """Return consecutive packets with these bodies of equal length. Transactional ones get their MessageIDs when
         they are numbered. flags: of the TransactionHeader; FM goes to the first packet, LM to the last."""
-        size = len(self.packet)
-        head, tail = self.packet[: self.body_at], self.packet[self.body_at + len(bodies[0]) :]
+        count, size = len(message_ids), len(self.packet)
+        body_size = len(bodies) // count
+        common = self.packet[:]
         if at := self.transaction_at:
-            pack_into("<I", head, at, flags & ~(core.TX_FM | core.TX_LM))
-        packets = (tail + head).join((b"", *bodies, b""))
-        del packets[: len(tail)], packets[-len(head) :]
+            pack_into("<I", common, at, flags & ~(core.TX_FM | core.TX_LM))
+        packets = bytearray(count * size)
+        if core.implementation == "c":
+            out, octets, all_bodies = (ffi.from_buffer(BYTES, buffer) for buffer in (packets, common, bodies))
+            lib.mqqb_run_make(out, octets, size, self.body_at, all_bodies, body_size, count)
+        else:
+            for place in range(count):
+                begin = place * size + self.body_at
+                packets[place * size : (place + 1) * size] = common
+                packets[begin : begin + body_size] = bodies[place * body_size : (place + 1) * body_size]
         if at:
             packets[at] |= flags & core.TX_FM
             packets[at + len(packets) - size] |= flags & core.TX_LM
@@ -220,26 +228,30 @@ class Sending:
     def send(self, letter: Letter) -> Sent:
         """Number a message, and put it into its local queue or an outgoing queue. Raises NoSuchQueue, BadName,
         ValueError, StoreFull and StoreError with the reason."""
-        return each(self._store.guid, self.send_all([(letter, (letter.body,))]))[0]
+        body = bytes(letter.body)
+        return each(self._store.guid, self.send_all([(letter, (len(body),), body)]))[0]
 
-    def send_all(self, runs: Sequence[tuple[Letter, Sequence[Bytes]]]) -> list[SentRun]:
-        """As `send`, for each letter in order. The transactional letters form one transaction."""
-        blocks: list[tuple[_Place, _Pattern, list[Bytes]]] = []
+    def send_all(self, runs: Sequence[tuple[Letter, Sequence[int], bytes]]) -> list[SentRun]:
+        """As `send`, for each letter of message.Runs in order. The transactional letters form one transaction."""
+        blocks: list[tuple[_Place, _Pattern, int, memoryview]] = []
         if runs and self._now < EARLIEST_S:
             raise StoreError(
                 f"the clock shows {self._now} s since 1970: set it first, or messages expire when it is set"
             )
-        for letter, bodies in runs:
-            for size, alike in itertools.groupby(bodies, len):
+        for letter, sizes, bodies in runs:
+            rest = memoryview(bodies)
+            for size, alike in itertools.groupby(sizes):
                 place, pattern = self._pattern(letter, size)
-                same = list(alike)
-                at_once = max(RUN_BYTES // len(pattern.packet), 1)
-                blocks += [(place, pattern, same[first : first + at_once]) for first in range(0, len(same), at_once)]
-        within = [number for number, (_, pattern, _) in enumerate(blocks) if pattern.transaction_at]
+                left = len(list(alike))
+                while left:
+                    count = min(left, max(RUN_BYTES // len(pattern.packet), 1))
+                    blocks.append((place, pattern, count, rest[: count * size]))
+                    rest, left = rest[count * size :], left - count
+        within = [number for number, (_, pattern, _, _) in enumerate(blocks) if pattern.transaction_at]
         sent: list[SentRun] = []
         transaction = 0
-        for number, (place, pattern, same) in enumerate(blocks):
-            message_ids = self._room_for(pattern, len(same))
+        for number, (place, pattern, count, same) in enumerate(blocks):
+            message_ids = self._room_for(pattern, count)
             flags = 0
             if within and number == within[0]:
                 transaction = (message_ids.start & TRANSACTION_ID_MAX) << TRANSACTION_ID_SHIFT

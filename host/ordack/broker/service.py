@@ -130,7 +130,7 @@ def commit_question(request: Request) -> bytes:
 
 
 def _short(run: Run) -> list[Any]:
-    values = [run.letter.destination, [bytes(body) for body in run.bodies], *run.letter[2:]]
+    values = [run.letter.destination, [run.bodies, struct.pack(f"<{len(run.sizes)}I", *run.sizes)], *run.letter[2:]]
     while len(values) > 2 and values[-1] == _NOTHING[len(values) - 1]:
         values.pop()
     return values
@@ -173,9 +173,12 @@ def _correlation(value: Any) -> bytes | None:
 
 
 def _keys(keys: Any) -> tuple[int, ...]:
-    if not isinstance(keys, list):
-        raise MalformedFrame("keys are no array")
-    return tuple(map(number, keys))
+    if not isinstance(keys, list) or not set(map(type, keys)) <= {int}:
+        raise MalformedFrame("keys are no array of numbers")
+    if keys:
+        number(min(keys))
+        number(max(keys))
+    return tuple(keys)
 
 
 def _emptying(value: Any) -> int:
@@ -203,13 +206,16 @@ def _runs(letters: Any) -> tuple[Run, ...]:
 def _run(fields: object) -> Run:
     if not isinstance(fields, list) or not 2 <= len(fields) <= len(KINDS):
         raise MalformedFrame("a letter is no array of its properties")
-    bodies = fields[1]
-    if not isinstance(bodies, list) or not bodies or set(map(type, bodies)) != {bytes}:
-        raise MalformedFrame("the bodies of a letter are no array of bytes")
-    fields[1] = bodies[0]
+    parts = fields[1]
+    if not isinstance(parts, list) or list(map(type, parts)) != [bytes, bytes] or not parts[1] or len(parts[1]) % 4:
+        raise MalformedFrame("the bodies of a letter are no array of bytes and their sizes")
+    bodies, sizes = parts[0], struct.unpack(f"<{len(parts[1]) // 4}I", parts[1])
+    if sum(sizes) != len(bodies):
+        raise MalformedFrame("the bodies of a letter have other sizes")
+    fields[1] = b""
     if (wrong := misfit(fields)) is not None:
         raise MalformedFrame(f"{Letter._fields[wrong]} of a letter is {type(fields[wrong]).__name__}")
-    return Run(Letter(*fields), tuple(bodies))
+    return Run(Letter(*fields), sizes, bodies)
 
 
 def _order(fields: object) -> Order | None:
