@@ -517,6 +517,22 @@ class Messages:
         found = self._first(queue, 1, now, selection=Selection(lookup_id))  # one message, no run
         return found[0] if found else None
 
+    def _parts(
+        self, row: StoredMessage, left: int, after: tuple[int, int], lookup_id: int | None
+    ) -> Sequence[StoredMessage]:
+        """The available messages of a row; the row, if it has no others and no more than `left`."""
+        keys = range(row.lookup_id, row.lookup_id + row.messages)
+        is_whole = (row.rank, keys[0]) > after and lookup_id is None and self._locked.isdisjoint(keys)
+        if row.messages == 1 or (is_whole and row.messages <= left):
+            return (row,)
+        return [
+            one
+            for one in singles([row])
+            if one.lookup_id not in self._locked
+            and (one.rank, one.lookup_id) > after
+            and one.lookup_id == (lookup_id or one.lookup_id)
+        ]
+
     def _first(
         self,
         queue: int,
@@ -556,26 +572,11 @@ class Messages:
         with self._db.errors():  # two queries: for (rank, lookup_id) > (?, ?) SQLite walks from the rank's first
             for condition, place in behind[after == FIRST :]:
                 query = f"{sql}{condition} ORDER BY rank, lookup_id"  # rows are read one by one, as needed
-                for rank, last, arrived, in_doubt, row, aborts, count in self._db.connection.execute(
-                    query, (*values, *place)
-                ):
+                for rank, last, *others, count in self._db.connection.execute(query, (*values, *place)):
                     if in_rows and count > left and 2 * left <= limit:
                         return found
-                    keys = range(last - count + 1, last + 1)
-                    if (
-                        count <= left
-                        and (rank, keys[0]) > after
-                        and selection.lookup_id is None
-                        and self._locked.isdisjoint(keys)
-                    ) or count == 1:
-                        parts = [StoredMessage(rank, keys[0], arrived, in_doubt, row, aborts, count)]
-                    else:
-                        parts = [
-                            StoredMessage(rank, key, arrived, in_doubt, packet, aborts)
-                            for key, packet in zip(keys, packets_of(row, count), strict=True)
-                            if key not in self._locked and (rank, key) > after and key == (selection.lookup_id or key)
-                        ]
-                    for part in parts:
+                    row = StoredMessage._make((rank, last - count + 1, *others, count))
+                    for part in self._parts(row, left, after, selection.lookup_id):
                         found.append(part)
                         left -= part.messages
                         size += len(part.packet)
