@@ -64,9 +64,7 @@ def audit(
 ) -> None:
     """Check captures: was every stream exactly once, in order?
 
-    Exit status: 0 no violations; 1 violations; 2 wrong usage, Spark is missing, or unusable input, such as captures
-    without MSMQ packets; 3 no violations, but the evidence is incomplete: a verdict is unknown, or packets are missing
-    or unreadable.
+    Exit status: 0 no violations; 1 violations; 3 no violations, but incomplete evidence.
     """
     with common.needs("spark"):
         from pyspark.errors import PySparkException

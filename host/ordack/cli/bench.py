@@ -172,9 +172,8 @@ def bench(
 ) -> None:
     """Measure send, receive and simulated boards on this machine.
 
-    The command creates a temporary store in the current folder, and runs `ordack serve` on it: name the disk that you
-    want to measure by the folder. Each message has its own commit. Boards send over TCP, and wait for the
-    acknowledgement of each message. They share the processors with `ordack serve`.
+    The command runs `ordack serve` on a temporary store in the current folder, to measure its disk. Each message has
+    its own commit. Boards send over TCP and wait for each acknowledgement.
     """
     found = []
     try:

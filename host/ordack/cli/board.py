@@ -83,10 +83,9 @@ def board_provision(
 ) -> None:
     """Configure a board, and prove the configuration with a message.
 
-    The command copies ordack's modules and writes config.json on the board. It keeps entries of config.json that it
-    does not know. The new configuration takes effect when the queue manager has stored a message from the board. After
-    a failure or an interruption the board keeps its old configuration: correct the cause and run the command again.
-    Exit status: 0 configured; 1 unchanged; 2 wrong usage; 5 no MicroPython board answers.
+    The command copies ordack's modules and writes config.json; unknown entries stay. The new configuration takes effect
+    when the queue manager has stored a message from the board. Otherwise the board keeps its old one: correct the cause
+    and run the command again.
     """
     with common.needs("boards"):
         from ordack.boards import provision as provisioning
@@ -137,10 +136,9 @@ def board_deploy(
 ) -> None:
     """Copy ordack's modules and your program to a board. Unchanged files are not copied.
 
-    The command stops the board's program and starts it again. It reports an error that ends main.py within five
-    seconds. The command does not replace a file by one that the board cannot compile. After an interruption the board
-    has its old modules, or files of two versions: run the command again. Exit status: 0 a node can run; 1 not done, a
-    node cannot run, or main.py ended with an error; 5 no MicroPython board answers.
+    The command restarts the board's program, and reports an error that ends main.py within five seconds. It copies no
+    file that the board cannot compile. If it was interrupted, run it again. Exit status: 1 not done, a node cannot run,
+    or main.py ended with an error.
     """
     with common.needs("boards"):
         from ordack.boards.deploy import Deployed, deploy
@@ -181,10 +179,8 @@ def board_doctor(
 ) -> None:
     """Check a board, and name a remedy for each problem.
 
-    The checks cover firmware, heap, flash, clock, network and pending messages.
-
-    The command stops the board's program and starts it again. It changes nothing on the board. Exit status: 0 no
-    problem; 1 at least one problem; 5 no MicroPython board answers.
+    The checks cover firmware, heap, flash, clock, network and pending messages. The command restarts the board's
+    program and changes nothing. Exit status: 1 at least one problem.
     """
     with common.needs("boards"):
         from ordack.boards.doctor import examine, program
@@ -229,10 +225,8 @@ def board_rescue(
 ) -> None:
     """Copy a board's outbox, and list its messages.
 
-    The list shows states and damaged records.
-
-    `ordack board rescue FOLDER` lists a copy on this machine. The command changes neither the board nor the copy. Exit
-    status: 0 everything was readable; 1 records are damaged, or nothing was done; 5 no MicroPython board answers.
+    The list shows states and damaged records. `ordack board rescue FOLDER` lists a copy on this machine. Board and copy
+    stay unchanged. Exit status: 1 records are damaged, or nothing was done.
     """
     with common.needs("boards"):
         from ordack.boards import outbox as outboxes

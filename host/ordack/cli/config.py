@@ -62,8 +62,8 @@ def config(
 ) -> None:
     """Check the configuration file, and show all settings.
 
-    The command lists every mistake in the file. Each setting is shown with its value and source: file or default. Exit
-    status: 0 the file is valid; 2 the file has mistakes.
+    The command lists every mistake, then each setting with its value and source: file or default. Exit status: 2 the
+    file has mistakes.
     """
     from ordack.config import config_file
     from ordack.config.tls import BadTls, Tls
@@ -160,7 +160,7 @@ def tls_init(folder: FolderArgument, as_json: JsonOption = False) -> None:
     """Create a certificate authority: ca.pem and ca.key.
 
     Every queue manager and board gets a copy of ca.pem. Keep ca.key secret: its owner can sign certificates that the
-    whole plant trusts. The command overwrites nothing.
+    plant trusts. The command overwrites nothing.
     """
     from ordack.server import certificates
 
@@ -184,7 +184,7 @@ def tls_certificate(
     """Create a certificate and its key, signed by the authority.
 
     Copy NAME.pem, NAME.key and ca.pem to the machine of that name, and name them in [tls] of its ordack.toml. A board
-    gets NAME.der, NAME.key.der and ca.der. Copy a key to no other place.
+    gets NAME.der, NAME.key.der and ca.der.
     """
     from ordack.server import certificates
 

@@ -189,10 +189,9 @@ def decode(
 ) -> None:
     """Print the MSMQ packets of captures or hex dumps.
 
-    The command reads pcap and pcapng files (TCP 1801, UDP 3527), raw packets, and hex text with # comments. Standard
-    error names files without packets, and counts frames with unknown link types. Known are Ethernet, Linux cooked, BSD
-    loopback and raw IP. Exit status: 0 all packets are well-formed; 1 the output cannot be written; 2 a file is
-    unreadable; 3 a packet is malformed. With several files, 3 precedes 2.
+    The command reads pcap and pcapng files (TCP 1801, UDP 3527), raw packets, and hex text with # comments. Link types:
+    Ethernet, Linux cooked, BSD loopback, raw IP. Exit status: 1 the output cannot be written; 2 a file is unreadable; 3
+    a packet is malformed. With several files, 3 precedes 2.
     """
     if sys.stdout is None:
         _complain("standard output", "closed")

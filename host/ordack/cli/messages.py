@@ -177,10 +177,9 @@ def receive(
 ) -> None:
     """Receive messages from a queue: print them, then remove them.
 
-    The command removes a message after it wrote the line: to disk for a file, to the reader for a pipe. An interrupted
-    command leaves the other messages in the queue. It reports the number of removed messages and the last one on
-    standard error. After a kill, the next receive may print the last line again. Exit status: 0 done; 1 failed; above
-    128 ended by a signal.
+    The command removes a message after its line is on disk, or in the pipe. An interrupted command leaves the other
+    messages in the queue, and reports the last one that it removed. After a kill, the next receive may print the last
+    line again.
     """
     if peek and follow:
         raise typer.BadParameter("--peek and --follow do not go together")
@@ -299,7 +298,7 @@ def move(
 ) -> None:
     """Send kept messages again: dead letters, copies, poison.
 
-    Each message leaves its queue and is sent in one transaction, as a new message with the old content.
+    Each message is sent as a new one with the old content, in the transaction that removes it from its queue.
     """
     if (target is None) != back:
         raise typer.BadParameter("say where the messages go: name a destination, or --back for the one they had")

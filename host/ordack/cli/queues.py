@@ -121,8 +121,7 @@ def queue_quota(
 def queue_delete(name: QueueArgument, store: StoreOption, yes: YesOption = False, as_json: JsonOption = False) -> None:
     """Delete a queue and its messages.
 
-    The command asks for confirmation if the queue holds messages. Senders that requested acknowledgements get negative
-    ones.
+    The command asks for confirmation if there are messages. Senders that requested acknowledgements get negative ones.
     """
     from ordack.client import Client
 
@@ -145,11 +144,10 @@ def purge(
 ) -> None:
     """Remove all messages from a queue or an outgoing queue.
 
-    The command asks for confirmation if there are messages. Senders that requested acknowledgements get negative ones.
-    From an outgoing queue, `ordack serve` removes the messages, and moves those with --dead-letter to the dead-letter
-    queue. The destination may have received a removed message. If the outgoing queue holds acknowledgements, their
-    receiver does not learn the outcome of its messages. Forwarded acknowledgements of refused messages stay: without
-    them the sender would take its messages for stored.
+    The command asks for confirmation. Senders that requested acknowledgements get negative ones. From an outgoing
+    queue, messages with --dead-letter go to the dead-letter queue; the destination may have received them.
+    Acknowledgements in an outgoing queue are removed too: their receivers then do not learn the outcome of their
+    messages.
     """
     from ordack.api.remote import purge_outgoing
     from ordack.broker.sending import address
@@ -234,9 +232,8 @@ def reset_stream(
 ) -> None:
     """Forget an incoming stream that refuses every message.
 
-    The next accepted message begins a new sequence. If the source resends messages that were received before, they are
-    received twice. The command asks for confirmation. A source in the middle of a sequence must begin a new one: purge
-    its outgoing queue.
+    The next accepted message begins a new sequence. Messages that the source resends are received twice. A source in
+    the middle of a sequence must begin a new one: purge its outgoing queue.
     """
     from mqqb import guids
 

@@ -29,8 +29,8 @@ def state(
 ) -> None:
     """Show the outcome of a message that this store sent.
 
-    If the message is pending, the command shows the reason. It knows transactional messages only. Exit status: 0 the
-    outcome is known; 1 the store knows nothing of the message.
+    A pending message has a reason. The command knows transactional messages only. Exit status: 1 the store knows
+    nothing of the message.
     """
     from ordack.broker import status
     from ordack.client import Client
@@ -59,8 +59,8 @@ def status(
 ) -> None:
     """Show connections, queues, pending messages and problems.
 
-    The last lines name each problem and the next step. Exit status: 0 no problem; 1 a problem, or no `ordack serve`
-    runs on the store.
+    The last lines name each problem and the next step. Exit status: 1 a problem, or no `ordack serve` runs on the
+    store.
     """
     from ordack.api import remote
     from ordack.broker import status

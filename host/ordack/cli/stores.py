@@ -61,7 +61,7 @@ def init(store: StoreOption, as_json: JsonOption = False) -> None:
 def store_check(store: StoreOption, as_json: JsonOption = False) -> None:
     """Check the store for damage, while it is in use.
 
-    The command reads every page, and counts queues and messages. Exit status: 0 no damage; 1 the store is damaged.
+    The command reads every page, and counts queues and messages. Exit status: 1 damaged.
     """
     from ordack.store.backup import inspect_backup
     from ordack.store.disk import megabytes
@@ -86,8 +86,7 @@ def backup(
 ) -> None:
     """Copy the store to one new file, while it is in use.
 
-    The command checks the copy, which shows the store at one moment. Applications and `ordack serve` do not wait. The
-    copy holds messages and settings. Back up ordack.toml yourself.
+    The copy shows the store at one moment, and is checked. Nobody waits. Back up ordack.toml yourself.
     """
     from ordack.store.backup import make_backup
 

@@ -47,11 +47,9 @@ def export(
 ) -> None:
     """Move messages from queues to Parquet files (segments).
 
-    Each message goes to exactly one segment, also if the command is killed: the next export continues. A segment never
-    changes. Senders that requested a receipt get one. If the disk is full, messages stay in their queues. SIGTERM,
-    SIGINT and SIGHUP end the command after a whole segment. Exit status: 0 done; 1 incomplete, the other messages are
-    in their queues; 2 wrong usage, or a package is missing; 6 the disk failed, and the last segment may exist: repeat
-    the same export, which duplicates nothing.
+    Each message goes to exactly one segment, which never changes. After a kill, the next export continues. Senders that
+    requested a receipt get one. A signal ends the command after a whole segment. Exit status: 1 incomplete, the other
+    messages are in their queues; 6 the last segment may exist: repeat the same export, which duplicates nothing.
     """
     import signal
 
@@ -146,10 +144,9 @@ def pipeline_ingest(
 ) -> None:
     """Load exported messages into a table, each exactly once.
 
-    A killed command loses and duplicates nothing: the next ingest continues. The command reports the latency from
-    arrival and from sending until the message was in the table. Sending times are whole seconds. Exit status: 0 done; 1
-    incomplete, the next ingest continues; 2 wrong usage, Spark is missing, or unusable input: a missing or damaged
-    segment, a folder with other files, a table with other columns or another writer.
+    After a kill, the next ingest continues. The command reports the latency from arrival and from sending. Exit status:
+    1 incomplete, the next ingest continues; 2 also a missing or damaged segment, a folder with other files, a table
+    with other columns or another writer.
     """
     with common.needs("spark"):
         from ordack.pipeline.ingest import Job, Progress, ingest
@@ -187,9 +184,8 @@ def optimize(
 ) -> None:
     """Merge small files of a table, and delete unused files.
 
-    Ingests may continue meanwhile. Readers of old versions of the table lose versions older than --days. For Iceberg,
-    use your engine: rewrite_data_files, expire_snapshots, remove_orphan_files. Exit status: 0 done; 1 failed, try
-    again; 2 wrong usage, no Delta Lake table, or a package is missing.
+    Ingests may continue meanwhile. Readers lose versions of the table older than --days. For Iceberg, use your engine:
+    rewrite_data_files, expire_snapshots, remove_orphan_files.
     """
     with common.needs("spark"):
         from ordack.pipeline import delta
@@ -211,8 +207,7 @@ def pipeline_prune(
 ) -> None:
     """Delete segments whose messages are in all given tables.
 
-    The command deletes the oldest segments of a queue first, and keeps the newest. Exit status: 0 done; 1 failed; 2
-    wrong usage or unusable input.
+    The command deletes the oldest segments of a queue first, and keeps the newest.
     """
     with common.needs("spark"):
         from ordack.pipeline import prune
@@ -272,9 +267,8 @@ def reconcile(
     """Compare captures, segments and table message by message.
 
     The command checks that segments and table hold every acknowledged message once, and no other message. It names
-    messages by source and message id, with the packets that show them. Exit status: 0 no difference; 1 differences; 2
-    wrong usage, Spark is missing, or unusable input; 3 no difference found, but captures have holes, or messages are
-    not exported or ingested yet.
+    messages by source and message id, with the packets that show them. Exit status: 1 differences; 3 none, but captures
+    have holes, or messages are not exported or ingested yet.
     """
     with common.needs("spark"):
         from pyspark.errors import PySparkException
