@@ -20,7 +20,7 @@ from tests.support.emulated import MPS2, Machine
 CAPACITY = 1500000
 SEGMENT = 65536
 INSTRUCTIONS_MAX = 600_000_000
-"""6 s of a processor that executes 100 million instructions a second, as firmware/docs/outbox.md has it."""
+"""6 s of a processor that executes 100 million instructions a second."""
 STORED_MAX = 1_400_000_000
 NS_PER_INSTRUCTION = 64  # QEMU's -icount shift=6
 MAIN = f"""\

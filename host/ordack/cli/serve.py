@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -189,7 +190,9 @@ def _or_store_error(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{what}: {error.strerror or error}") from None
+        used = error.errno == errno.EADDRINUSE
+        advice = "; `ss -ltnp` shows by whom: end that program, or choose another port" if used else ""
+        raise StoreError(f"{what}: {error.strerror or error}{advice}") from None
     except ValueError as error:
         raise StoreError(f"{what}: {error}") from None
 
@@ -210,7 +213,7 @@ def _all_open(places: Sequence[Listen]) -> Listeners:
     with contextlib.ExitStack() as opened:
         listeners = []
         for place in places:
-            with _or_store_error(f"cannot listen on {place} (`ss -ltnp` shows who does; --listen names another port)"):
+            with _or_store_error(f"cannot listen on {place}"):
                 listeners.append(opened.enter_context(contextlib.closing(Listener(*place))))
         opened.pop_all()
         return Listeners(listeners)

@@ -1,4 +1,4 @@
-"""The log's files: segments of records, writing and reading. docs/outbox.md describes the format.
+"""The log's files: segments of records, writing and reading. firmware/README.md lists the format.
 
 * A segment is synced before the next one begins, and replay stops at the first torn record.
 * A tail torn by a power cut is dropped and never extended: the next segment records where its predecessor ends.
