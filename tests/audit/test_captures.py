@@ -21,7 +21,7 @@ from mqqb import build, connection, core, guids, handshake, headers, parse
 from mqqb.names import parse_format_name
 from ordack.capture import columnar, reading
 
-from tests.audit.scan import internals, messages
+from tests.audit.generated_packets import internals, messages
 from tests.support import capture_generator
 from tests.support.capture_files import FRAMES, START, block, enhanced, interface, pcap, section
 from tests.support.conversation import (
@@ -346,6 +346,26 @@ def test_detail_columns_match_twin_parser(raw: bytes, tmp_path_factory: pytest.T
     found = details(raw, tmp_path_factory.mktemp("details"))
     if wanted is not None:
         assert found == {name: value for name, value in wanted.items() if value and value != bytes(20)}
+
+
+def test_most_generated_packets_are_well_formed() -> None:
+    """The generator must reach the far end of the walk: no optional header, and no kind, may be missing."""
+    kinds = set()
+    bits = 0
+
+    @settings(derandomize=True, max_examples=1200)
+    @given(raw=st.one_of(internals(), messages()))
+    def collect(raw: bytes) -> None:
+        nonlocal bits
+        if parsed(raw) is not None:
+            kinds.add(type(packet := parse.parse(raw)))
+            bits |= int.from_bytes(raw[2:4], "little") << 32
+            bits |= packet.user.flags if isinstance(packet, headers.UserMessage) else 0
+
+    collect()
+    assert len(kinds) == 6
+    for bit in (core.USER_TH, core.USER_CQ, core.USER_HH, core.USER_MQ, core.BASE_SH << 32, core.BASE_DH << 32):
+        assert bits & bit
 
 
 @pytest.mark.parametrize("label", ["", "é", "ൠ", "😀x", "\ud800", "a\udc00b", "\ud800\ud800", "x" * 249, "ൠ" * 249])
