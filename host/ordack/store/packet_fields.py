@@ -6,7 +6,7 @@ Times are in seconds since 1970.
 from __future__ import annotations
 
 from array import array
-from struct import unpack_from
+from struct import Struct, unpack_from
 
 from mqqb import compose, confirm, connection, core, guids, headers, names
 from mqqb.confirm import Confirmation
@@ -36,19 +36,28 @@ def identifier(source: bytes, message_id: int) -> bytes:
     return source + message_id.to_bytes(4, "little")
 
 
+# Of a MessagePropertiesHeader: LabelLength, MessageSize, ExtensionSize
+_SIZES = Struct("<xB30xI16xI")
+# Of the message looked at last: its UserHeader.Flags and names as bytes, the flags, and the end of the names
+_latest: tuple[bytes | tuple[()], int, int] = (), 0, 0
+
+
 def body_in(packet: bytes) -> slice | None:
     """Find the body without parsing all headers. None: the size of a header is unknown (wire.md 3)."""
-    flags: int = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
-    if flags & core.USER_SH:
-        return None
-    at = names_end(packet, flags)
+    global _latest
+    flags_and_names, flags, at = _latest
+    if not packet.startswith(flags_and_names, core.USER_FLAGS_AT):
+        flags = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
+        if flags & core.USER_SH:
+            return None
+        at = names_end(packet, flags)
+        _latest = packet[core.USER_FLAGS_AT : at], flags, at
     if flags & core.USER_TH:
-        if unpack_from("<I", packet, at)[0] & core.TX_CG:
+        if packet[at] & core.TX_CG:
             return None
         at += core.TRANSACTION_HEADER_SIZE
-    size: int = unpack_from("<I", packet, at + core.PROPERTIES_MESSAGE_SIZE_IN_PART)[0]
-    extension: int = unpack_from("<I", packet, at + core.PROPERTIES_EXTENSION_SIZE_IN_PART)[0]
-    at += core.MESSAGE_PROPERTIES_HEADER_SIZE + 2 * packet[at + core.PROPERTIES_LABEL_LENGTH_IN_PART] + extension
+    label, size, extension = _SIZES.unpack_from(packet, at)
+    at += core.MESSAGE_PROPERTIES_HEADER_SIZE + 2 * label + extension
     return slice(at, at + size)
 
 
