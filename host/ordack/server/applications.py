@@ -154,6 +154,11 @@ class ApplicationServer:
         """Keep a question for the manager."""
         self._asked.append(question)
 
+    def wake_for_questions(self) -> None:
+        """Call `wake` if there are questions."""
+        if self._asked:
+            self.wake()
+
     def stop(self, application: Application) -> None:
         """Answer the application's Take now, whether the manager knows of it yet or not."""
         for place, (asker, asked) in enumerate(self._asked):
@@ -246,7 +251,7 @@ class Connection(asyncio.Protocol):
             self._next()
             if self.listener and not self.is_over:
                 self._bound(len(data))
-        self._owner.wake()
+        self._owner.wake_for_questions()
 
     def answer(self, *answers: bytes) -> None:
         """Answer the oldest pending questions."""

@@ -115,14 +115,20 @@ class Net:
         return self.handled_at + min(busy * WAIT_OF_ONE_S, WAIT_MAX_S) - self._loop.time()
 
     def _wake(self) -> None:
-        """Handle the input after this turn of the loop has read all connections, or later with more input."""
-        if self._due is None and not self._is_handling:
+        """Handle the input of a lone connection now. Otherwise handle it after this turn of the loop has read all
+        connections, or later with more input."""
+        if len(self.connections) == 1 and not self._is_handling:
+            self.handle()
+        elif self._due is None and not self._is_handling:
             wait = self._wait()
             self._waits = wait > 0
             self._due = self._loop.call_later(wait, self.handle) if wait > 0 else self._loop.call_soon(self.handle)
 
     def _wake_now(self) -> None:
-        """Handle the input in this turn of the loop: an application waits."""
+        """Handle the input in this turn of the loop, that of a lone application now: an application waits."""
+        if len(self.application_server.connections) == 1 and not self._is_handling:
+            self.handle()
+            return
         if self._due is not None and self._waits:
             self._due.cancel()
             self._due = None
