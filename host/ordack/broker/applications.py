@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 class Application:
     """A connected application. identifier: 16 bytes that the application chose. held: keys of messages taken but not
-    committed."""
+    committed. number: of its last commit on this connection, -1 before."""
+
+    number = -1
 
     def __init__(self, identifier: bytes) -> None:
         self.identifier = identifier
@@ -50,12 +52,12 @@ class PutBack(NamedTuple):
 Asked = Take | PutBack | Request | Emptying
 Question = tuple[Application, Asked]
 Answer = list[StoredMessage] | tuple[Any, ...] | Exception | None
-CarryOut = Callable[[Settlements, Request, Collection[int]], "Done"]
+CarryOut = Callable[[Settlements, Request, Collection[int], int], "Done"]
 
 
 class _Done(NamedTuple):
     """The result of one request, valid once the transaction is durable. No answer goes out while `waits` is set.
-    sent, removed: messages of a commit."""
+    sent, removed: messages of a commit. number: of a commit."""
 
     application: Application
     answer: Answer
@@ -64,6 +66,7 @@ class _Done(NamedTuple):
     waits: Take | None = None
     sent: int = 0
     removed: int = 0
+    number: int = -1
 
 
 class Applications:
@@ -158,12 +161,12 @@ class Applications:
         try:
             with _NOTHING_TO_UNDO if _only_reads(question) else self._store.attempt():
                 if isinstance(question, Request):
-                    sent, result, stored = self._carry_out(outcomes, question, application.held)
+                    sent, result, stored = self._carry_out(outcomes, question, application.held, application.number)
                     taken = question.commit.taken
                     order = question.commit.order
                     moved = int(order is not None and order.name == "move" and result is not None)
                     counts = question.commit.messages + moved, len(taken) + moved
-                    done = _Done(application, (sent, result), (), taken, None, *counts)
+                    done = _Done(application, (sent, result), (), taken, None, *counts, question.number or -1)
                     self.has_obeyed |= order is not None
                 elif isinstance(question, Emptying):
                     removed, is_all = self._empty(outcomes, question)
@@ -228,6 +231,7 @@ class Applications:
             application = done.application
             self.sent += done.sent
             self.removed += done.removed
+            application.number = max(application.number, done.number)
             application.held.update(done.taken)
             application.held.difference_update(done.released)
             if done.removed:

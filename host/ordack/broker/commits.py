@@ -272,14 +272,15 @@ def wait_for(store: Store, find: Callable[[], list[StoredMessage]], timeout: flo
         store.wait(min(left, LOOK_AGAIN_S))
 
 
-def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | None = None) -> Done:
+def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | None = None, last: int = -1) -> Done:
     """Run a commit in the running transaction, unless its number was already committed. held: the messages that may be
-    removed; None: all that this store took. Raises the errors of Conversation.commit and order."""
+    removed; None: all that this store took. last: the application's last number, if known. Raises the errors of
+    Conversation.commit and order."""
     store, commit = outcomes.store, request.commit
     if request.number:
         import cbor2  # commits without a number need no frames
 
-        known = store.answers.find(request.application)
+        known = store.answers.find(request.application) if request.number - 1 != last else None
         if known and known.number >= request.number:
             if known.number > request.number:
                 raise StoreError("the commit was given up")

@@ -113,6 +113,8 @@ class Dispatcher:
 
     def _send_from(self, link: PeerLink, queues: list[OutgoingQueue], now: int, wall: int) -> None:
         session = link.session
+        if not queues or not session.can_send():
+            return
         at_hand = self._outgoing.at_hand
         reading = Reading(self._store.outgoing.rows, at_hand)
         for queue, entry in link.schedule.among(queues):

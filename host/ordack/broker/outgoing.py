@@ -240,15 +240,13 @@ class OutgoingQueues:
 
     def fed(self, stored: Collection[Added]) -> None:
         """Take over the messages that an application stored in this transaction."""
-        if not stored:
-            return
-        for row in self._store.outgoing.some({message.outgoing for _, messages in stored for message in messages}):
+        for row in (row for _, _, rows in stored for row in rows):
             known = self._queues.get(row.identifier)
             if known:
                 known.stream.adopt(array("I", row.record))
             else:
                 self._add(row)
-        for keys, messages in stored:
+        for keys, messages, _ in stored:
             if keys.start != self.last_key + 1:  # other messages came in between, perhaps in new queues
                 self.take_up()
                 return

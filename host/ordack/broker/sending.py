@@ -315,10 +315,11 @@ class Sending:
         """Store the messages sent since the last call."""
         if self._messages:
             self._store.messages.add(self._messages)
+        rows = [stream.row._replace(record=tuple(stream.record)) for stream in self._streams.values()]
         if self._outgoing:
-            self.stored.append((self._store.outgoing.add(self._outgoing), self._outgoing))
-        numbered = [stream for stream in self._streams.values() if stream.is_of_this_run]
-        self._store.outgoing.save([stream.row._replace(record=tuple(stream.record)) for stream in numbered])
+            self.stored.append((self._store.outgoing.add(self._outgoing), self._outgoing, rows))
+        numbered = (stream.is_of_this_run for stream in self._streams.values())
+        self._store.outgoing.save(list(itertools.compress(rows, numbered)))
         self._messages, self._outgoing = [], []
         self._queued.clear()
 

@@ -82,7 +82,7 @@ class NewOutgoing(NamedTuple):
     messages: int = 1
 
 
-Added = tuple[range, Sequence[NewOutgoing]]  # keys of new messages, and the messages
+Added = tuple[range, Sequence[NewOutgoing], Sequence[Outgoing]]  # keys of new messages, the messages, their queues
 
 
 class OutgoingEntry(NamedTuple):
