@@ -408,5 +408,5 @@ def test_an_audit_is_divided_only_where_that_pays(gib: float, places: int | None
 def test_audit_glossary_matches_audit_words_exactly() -> None:
     pages = ["how-to/audit.md", "reference/audit.md"]
     text = "".join(Path(__file__).parents[2].joinpath("host/docs", page).read_text() for page in pages)
-    words = re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)
+    words = re.findall(r"^(?:\| |\* )([^|:]+)(?: \||:)", text, re.MULTILINE)
     assert {*get_args(Word), *KINDS, *REJECTS} <= set(words)
