@@ -77,7 +77,7 @@ def test_base_install_excludes_board_and_spark_packages() -> None:
         "pytest",
         "dpkt",
     } <= absent()
-    assert not {"cbor2", "rich", "typer", "apsw", "zstandard", "h11", "prometheus_client"} & absent()
+    assert not {"cbor2", "rich", "typer", "apsw", "h11", "prometheus_client"} & absent()
 
 
 def test_modules_import_without_optional_extras() -> None:

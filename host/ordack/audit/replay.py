@@ -39,13 +39,12 @@ def start_of(paths: Sequence[str]) -> int:
 
 # Numbering of rotated files: tcpdump -C (a.pcap, a.pcap1; with -W from a.pcap0), dumpcap -b
 # (a_00001_20261121210000.pcap), ordack (a.pcap, a-000002.pcap). Other digits in names may be times.
-_PACKED = r"(?:\.(?:gz|zst))?"
 _ENDING = r"\.(?:p?cap|pcapng|dmp|dump)"
 _OWN_NUMBERS = 2  # index of ordack's form
 _NUMBERED = (
-    re.compile(rf"(.+{_ENDING})(\d{{0,5}}){_PACKED}"),
-    re.compile(rf"(.+_)(\d{{5}})_\d{{14}}(?:\.\w+)?{_PACKED}"),
-    re.compile(rf"(.+-)(000\d{{3}})(?:{_ENDING})?{_PACKED}"),
+    re.compile(rf"(.+{_ENDING})(\d{{0,5}})"),
+    re.compile(r"(.+_)(\d{5})_\d{14}(?:\.\w+)?"),
+    re.compile(rf"(.+-)(000\d{{3}})(?:{_ENDING})?"),
 )
 _FILES_MISSING = 1000  # more is a different numbering, not a gap
 _ROOM = 1000  # a pause below gap/1000 of the file's duration shows no gap

@@ -12,7 +12,7 @@ from mqqb import guids, headers
 from mqqb import names as wire_names
 from numpy.typing import NDArray
 
-from ordack.capture.reading import UNPACKED_MAX, CaptureFile, Tables
+from ordack.capture.reading import CaptureFile, Tables, error_text
 from ordack.config.paths import each
 
 Words = NDArray[np.uint32]
@@ -30,7 +30,6 @@ DETAIL_COLUMNS = _columns("MQQB_CAPTURE_", lib.MQQB_CAPTURE_QUEUE_MANAGER_ADDRES
 COLUMNS = SCAN_COLUMNS + PLACE_COLUMNS + DETAIL_COLUMNS
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 
-_BEGINNING = 1 << 18  # unpacked bytes that normally contain the first frame
 _LABEL_BYTES = 64  # average label; longer ones end a batch early
 
 
@@ -171,9 +170,7 @@ class Router:
         paused = status == lib.MQQB_CAPTURE_PAUSE and c.cursor < self.file.size
         self.ended = status != lib.MQQB_CAPTURE_ROWS and not paused
         if status < 0:
-            self.damage = self.file.error(c.cursor, c.frame, status)
-        elif self.ended and c.cursor >= self.file.size:
-            self.damage = self.file.damage
+            self.damage = error_text(c.cursor, c.frame, status)
         if c.frames:
             self.first = c.time if self.first < 0 else self.first
             self.latest = c.latest
@@ -356,10 +353,10 @@ class Decoder(Tables):
         self.c.file, self.c.frame = len(files), read[-1].frames
         yield from reader.end()
 
-    def begin(self, most: int) -> tuple[bool, float]:
-        """Read up to the first file's first frame, and about `most` unpacked bytes. Return whether the file is pcap or
-        pcapng, and the frame's time (s since 1970; infinity without frames)."""
-        c, file = self.c, CaptureFile(self.paths[0], most)
+    def begin(self) -> tuple[bool, float]:
+        """Read up to the first file's first frame. Return whether the file is pcap or pcapng, and the frame's time (s
+        since 1970; infinity without frames)."""
+        c, file = self.c, CaptureFile(self.paths[0])
         pointers = ffi.new("uint8_t *[]", [file.pointer])
         c.files, c.capacity, c.pause = ffi.cast("const uint8_t *const *", pointers), 16, 1
         while file.read(c) == lib.MQQB_CAPTURE_PAUSE and not c.frames:
@@ -506,13 +503,12 @@ def hosts_of(ends: Words) -> list[tuple[bytes, bytes]]:
 
 def is_capture(path: str) -> bool:
     """Test whether a file begins as pcap or pcapng. Raise OSError if it cannot be read."""
-    return Decoder([path]).begin(_BEGINNING)[0]
+    return Decoder([path]).begin()[0]
 
 
 def first_time(path: str) -> float:
     """Return the time of a file's first frame, s since 1970; infinity without frames. Raise OSError if unreadable."""
-    found = Decoder([path]).begin(_BEGINNING)[1]
-    return found if found < float("inf") else Decoder([path]).begin(UNPACKED_MAX)[1]
+    return Decoder([path]).begin()[1]
 
 
 def in_order(paths: Sequence[str | Path]) -> list[str]:

@@ -571,16 +571,6 @@ def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
     warn receives remarks. Raise InputError if the file has none of these formats or is damaged.
     """
     first = file.read(8)
-    if reading.is_packed(first):
-        unpacked, damage = reading.unpack(file, first)
-        with unpacked:
-            try:
-                yield from decode(unpacked, warn)
-            except InputError as error:
-                raise InputError(f"{error}; {damage}" if damage else str(error)) from None
-        if damage:
-            raise InputError(damage)
-        return
     if reading.is_capture(first):
         yield from decode_capture(file, first, warn)
         return

@@ -1,18 +1,15 @@
 """Read captures without numpy: files in memory, the C core's tables, and packets one at a time, also from a pipe."""
 
-import contextlib
 import ipaddress
 import mmap
 import os
 import sys
 import tempfile
-import zlib
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, BinaryIO, NamedTuple, cast
 
-import zstandard
 from _mqqb import ffi, lib
 
 from ordack.config.names import counted
@@ -24,7 +21,7 @@ MALFORMED, HOLE, BEGIN, OLDER, END, FOREIGN = (
 )  # fmt: skip
 
 _ERRORS = {
-    lib.MQQB_CAPTURE_BAD_MAGIC: "neither pcap nor pcapng",
+    lib.MQQB_CAPTURE_BAD_MAGIC: "neither pcap nor pcapng; unpack a compressed capture first",
     lib.MQQB_CAPTURE_BAD_END: "the file ends inside the record that begins there",
     lib.MQQB_CAPTURE_BAD_SIZE: "a record claims a size that it cannot have",
     lib.MQQB_CAPTURE_BAD_BLOCK: (
@@ -32,67 +29,6 @@ _ERRORS = {
         "has times in units that are not supported: editcap -F pcap writes the file anew"
     ),
 }
-
-# ---- gzip and zstd files, unpacked to temporary files
-
-SUFFIXES = (".gz", ".zst")
-UNPACKED_MAX = 64 << 30  # bytes of one unpacked file: a larger one would fill the disk
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_PACKED_BYTES = 1 << 12  # unpacked at once; zstd expands them at most 32,000 times
-
-
-class Unpacked(NamedTuple):
-    """A temporary file, open at its beginning; closing deletes it. damage: why unpacked data is missing."""
-
-    file: BinaryIO
-    damage: str
-
-
-def is_packed(first: bytes) -> bool:
-    """Test whether the first four bytes of a file are a gzip or zstd magic number."""
-    return first.startswith((_GZIP, _ZSTD))
-
-
-def unpack(file: BinaryIO, first: bytes, size: int = UNPACKED_MAX) -> Unpacked:
-    """Unpack a file to disk, up to about `size` bytes. first: bytes already read from the file.
-
-    Unpacked data goes to disk because it can exceed memory. Raise OSError, also if the folder for temporary files
-    (TMPDIR) is full.
-    """
-    target = cast("BinaryIO", tempfile.TemporaryFile(prefix="ordack-"))  # noqa: SIM115 - the caller closes it
-    damage = ""
-    try:
-        for piece in _unpacked(file, first):
-            target.write(piece)
-            size -= len(piece)
-            if size <= 0:
-                damage = f"there is more in it than {UNPACKED_MAX >> 30} GiB: unpack it yourself"
-                break
-    except (EOFError, zlib.error, zstandard.ZstdError) as error:
-        damage = f"what was packed is damaged or ends early: {error}"
-    except BaseException:
-        target.close()
-        raise
-    target.seek(0)
-    return Unpacked(target, damage)
-
-
-def _unpacked(file: BinaryIO, first: bytes) -> Iterator[bytes]:
-    """Unpack concatenated gzip members or zstd frames, as the gzip and zstd tools do."""
-    decoder: Any = None
-    data = first
-    while data := data or file.read(_PACKED_BYTES):
-        if decoder is None:
-            gz = first.startswith(_GZIP)
-            decoder = zlib.decompressobj(31) if gz else zstandard.ZstdDecompressor().decompressobj()
-        yield decoder.decompress(data)
-        data = b""
-        if decoder.eof:
-            data = decoder.unused_data.lstrip(b"\0")  # zeros may pad gzip
-            decoder = None
-    if decoder is not None:
-        raise EOFError("its end is missing")
-
 
 # ---- files and tables in memory
 
@@ -109,25 +45,14 @@ class TcpConnection(NamedTuple):
 
 
 class CaptureFile:
-    """A file mapped into memory; release() frees pages already read. damage: why unpacked data is missing. most: bytes
-    needed of a packed file. Raises OSError."""
+    """A file mapped into memory; release() frees pages already read. Raises OSError."""
 
-    def __init__(self, path: str, most: int = UNPACKED_MAX) -> None:
-        self.damage = ""
+    def __init__(self, path: str) -> None:
         self._part: _Part | None = None
-        with contextlib.ExitStack() as opened:
-            file: BinaryIO = opened.enter_context(path_of(path).open("rb"))
+        with path_of(path).open("rb") as file:
             remote: Any = getattr(file, "raw", None)
             if isinstance(remote, RemoteFile):
-                first = remote.read(LEAST_BYTES)  # only the beginning
-            else:
-                first = file.read(LEAST_BYTES)
-            self.packed = is_packed(first)
-            if isinstance(remote, RemoteFile) and not self.packed:
-                self._part = _Part(remote, first)
-            if self.packed:
-                unpacked, self.damage = unpack(file, first, most)
-                file = opened.enter_context(unpacked)
+                self._part = _Part(remote, remote.read(LEAST_BYTES))  # only the beginning
             size = file.seek(0, 2)
             number = file.fileno() if self._part is None else self._part.number
             self._map = mmap.mmap(number, 0, access=mmap.ACCESS_READ) if size else None
@@ -149,13 +74,6 @@ class CaptureFile:
         """Raise OSError if an object in a bucket was replaced during reading."""
         if self._part is not None:
             self._part.remote.check()
-
-    def error(self, at: int, frame: int, status: int) -> str:
-        """Describe the error at byte `at`, behind frame `frame`."""
-        text = error_text(at, frame, status)
-        if self.packed:
-            text += f"; {self.damage}" if self.damage else ", in what was packed"
-        return text
 
     def close(self) -> None:
         """Unmap the file. Nothing may refer to its memory."""
@@ -370,7 +288,7 @@ class Tally:
 
 
 def is_capture(first: bytes) -> bool:
-    """Test whether four or more first bytes of a file begin a pcap or pcapng capture. Packed files: is_packed()."""
+    """Test whether four or more first bytes of a file begin a pcap or pcapng capture."""
     return first[:4] in MAGICS
 
 

@@ -46,7 +46,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from ordack.capture import columnar, reading
 from ordack.capture.columnar import Decoder, PacketColumns, Words
-from ordack.capture.reading import SUFFIXES
 from ordack.config.names import first_of, legible
 from ordack.config.paths import AnyPath, NotLocal, each, is_pattern, matching, path_of, total_size
 from ordack.pipeline.segments import OptionError
@@ -393,19 +392,14 @@ def find_files(path: str, tell: Callable[[str], None] = lambda _: None) -> list[
 
 def _in_folder(folder: AnyPath, tell: Callable[[str], None]) -> list[str]:
     entries: list[AnyPath] = sorted(folder.iterdir())
-    packed_too = {f"{entry.name}{suffix}" for entry in entries for suffix in SUFFIXES}
-    visible = [
-        str(entry)
-        for entry in entries
-        if entry.is_file() and not entry.name.startswith(".") and entry.name not in packed_too
-    ]
+    visible = [str(entry) for entry in entries if entry.is_file() and not entry.name.startswith(".")]
     found = [file for file, is_one in zip(visible, each(_is_capture, visible), strict=True) if is_one]
     known = set(found)
     others = [entry.name for entry in entries if str(entry) not in known]
     if others:
         tell(
-            f"passed over in {folder}: {first_of(others, NAMED_MAX)} (no pcap or pcapng file, hidden, a "
-            "folder, or packed beside what it was made of)"
+            f"passed over in {folder}: {first_of(others, NAMED_MAX)} (no pcap or pcapng file, compressed, "
+            "hidden, or a folder)"
         )
     return found
 
@@ -418,7 +412,7 @@ def _like(path: str, where: AnyPath) -> list[str]:
     names = [str(file) for file in found]
     for name, is_one in zip(names, each(_is_capture, names), strict=True):
         if not is_one:
-            raise OptionError(f"{name} is neither a pcap nor a pcapng file, packed with gzip or zstd or not")
+            raise OptionError(f"{name} is neither a pcap nor a pcapng file; unpack a compressed capture first")
     return names
 
 
