@@ -71,7 +71,7 @@ def _below(name: str) -> list[tuple[str, Any]]:
 
 def _command(name: str, one: Any, several: list[str]) -> Iterator[str]:
     words = [_metavar(param) + ("..." if param.nargs == -1 else "") for param in one.params if _is_argument(param)]
-    yield f"### `ordack {' '.join([name, *words])}`\n"
+    yield f"### `{' '.join([name, *words])}`\n"
     yield _cell(" ".join((one.help or "").split())) + "\n"
     options = [text for param in one.params if (text := _option(param)) and text not in several]
     if options:
