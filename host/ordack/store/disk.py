@@ -407,7 +407,7 @@ class WriteAheadLog:
         self._failed = failed
         self._pages = 0  # in the log since its restart, as far as this object knows
         self._is_begun = log_bytes(path) > 0
-        self._pinned_until = 0.0  # in monotonic seconds
+        self._pinned_until = self._ample_until = 0.0  # in monotonic seconds
         self._file_bytes = 0  # of the log's file, as far as this object knows
         self.ends = False
         self.is_kept = log_bytes(path) > LOG_BYTES
@@ -470,9 +470,10 @@ class WriteAheadLog:
             self._work.syncs += 1  # the header of a new log has its own sync
         self._pages, self._is_begun = pages, True
         size = self._work.log_bytes = pages * self._page_bytes
-        if size >= LOG_BYTES // USUAL_LOG:
+        if size >= LOG_BYTES or (size >= LOG_BYTES // USUAL_LOG and time.monotonic() >= self._ample_until):
             with contextlib.suppress(OSError):
                 disk, free = disk_bytes(self._path)
+                self._ample_until = time.monotonic() + DISK_S * (free > AMPLE_BYTES)
                 kept_back = reserve(disk)
                 if free < SHORT_OF * kept_back and size >= kept_back // USUAL_LOG:
                     self.empty()
