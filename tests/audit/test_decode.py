@@ -183,32 +183,7 @@ def test_other_forms_of_some_fields() -> None:
 # ---- input --------------------------------------------------------------------------------------
 
 
-def test_hex_text_with_comments(tmp_path: Path) -> None:
-    file = tmp_path / "frames.txt"
-    lines = ["# the frames of MS-MQQB 4.1, \u00e4 and 0x41 here mean nothing"]
-    for number, raw in FRAMES.items():
-        lines += [f"# {number}", raw.hex(" ", 2).upper()[:60], raw.hex(" ", 2)[60:] + "   # end"]
-    file.write_text("\n".join(lines), encoding="utf-8")
-    status, found = objects(file)
-    assert status == 0
-    assert [item["packet"] for item in found] == [DOCUMENT[number]["packet"].split()[0] for number in FRAMES]
-    assert [item["offset"] for item in found] == [0, 24, 48, 620, 1192, 1224, 1256, 3480]
-
-
-@pytest.mark.parametrize("size", [0, 1, 65536 - 8, 200_000])
-def test_a_comment_of_any_size_is_passed_over(size: int) -> None:
-    text = "\ufeff1# " + "x" * size + "#\n0\t" + FRAMES[5].hex()[2:] + "  # end"
-    assert objects("-", stdin=text.encode()) == (0, [one(FRAMES[5])])
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-le", "utf-16-be"])
-def test_text_of_wide_characters_is_named(encoding: str) -> None:
-    status, out, error = run("-", stdin=FRAMES[5].hex().encode(encoding))
-    assert (status, out) == (2, "")
-    assert f"{encoding} text: hex text has to be ASCII or UTF-8" in error
-
-
-@pytest.mark.parametrize("data", [b"", b"# only a comment", pcap([]), pcap([b"no ip"])])
+@pytest.mark.parametrize("data", [b"", pcap([]), pcap([b"no ip"])])
 def test_a_file_without_packets_is_said_and_no_failure(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "nothing"
     file.write_bytes(data)
@@ -216,24 +191,6 @@ def test_a_file_without_packets_is_said_and_no_failure(tmp_path: Path, data: byt
     assert (status, out) == (0, "")
     assert "nothing: no packets found" in error
     assert ("the file is empty" in error) == (not data)
-
-
-def test_invalid_hex_text_is_refused_before_reading_all(tmp_path: Path) -> None:
-    class Endless(io.RawIOBase):
-        given = 0
-
-        def readable(self) -> bool:
-            return True
-
-        def readinto(self, buffer: Any) -> int:
-            self.given += len(buffer)
-            assert self.given < 1 << 20
-            buffer[:] = bytes(len(buffer))
-            return len(buffer)
-
-    endless = io.BufferedReader(Endless())
-    with pytest.raises(decoder.InputError, match="is not a hex digit"):
-        list(decoder.decode(endless, pytest.fail))
 
 
 def test_raw_packets_and_a_raw_ping(tmp_path: Path) -> None:
@@ -310,9 +267,8 @@ def test_packet_without_valid_end_ends_the_stream(tail: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"10 0", "odd number"),
-        (b"hello", "not a hex digit"),
-        (b"\x00\x01\x02", "not a hex digit"),
+        (b"hello", "neither a capture nor raw packets"),
+        (b"\x1f\x8b" + bytes(20), "unpack a compressed capture first"),
         (pcap([segment(0, FRAMES[5])])[:-5], "at byte 24, behind frame 0: the file ends inside"),
         (section()[:20], "at byte 0, behind frame 0: the file ends inside"),
         (b"\xd4\xc3\xb2\xa1", "at byte 0, behind frame 0: the file ends inside"),

@@ -1,9 +1,5 @@
-"""Decode captures, raw packets and hex text to fields for `ordack capture decode`."""
+"""Decode captures and raw packets to fields for `ordack capture decode`."""
 
-import binascii
-import codecs
-import itertools
-import json
 import re
 import struct
 from array import array
@@ -34,7 +30,6 @@ _UNREAD = {
     reading.CUT: "headers of the first of them were not captured whole",
     reading.WRAPPED: "the first of them is in a tunnel (VXLAN, GRE), or a fragment of IP: capture behind that",
 }
-_PIECE = 1 << 16  # bytes of hex text read at a time
 
 # ---- names of bits, lowest first, with their widths (wire.md) -----------------------------------
 
@@ -542,31 +537,8 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
         raise InputError("nothing of this capture could be read")
 
 
-def _from_hex(first: bytes, file: BinaryIO) -> bytes:
-    """Convert hex text to bytes. Reading in pieces refuses a large file of another kind at once."""
-    encoding = json.detect_encoding(first)
-    if any(first) and not encoding.startswith("utf-8"):
-        raise InputError(f"{encoding} text: hex text has to be ASCII or UTF-8")
-    raw = bytearray()
-    digits = b""
-    comment = False
-    for piece in itertools.chain([first.removeprefix(codecs.BOM_UTF8)], iter(lambda: file.read(_PIECE), b"")):
-        text = b"#" + piece if comment else piece
-        comment = text.rfind(b"#") > text.rfind(b"\n")
-        digits += re.sub(rb"#[^\n]*|\s+", b"", text)
-        if wrong := re.search(rb"[^0-9A-Fa-f]", digits):
-            char = wrong[0].decode("latin-1")
-            raise InputError(f"neither a capture, raw packets nor hex text: {char!r} is not a hex digit")
-        even = len(digits) & ~1
-        raw += binascii.unhexlify(digits[:even])
-        digits = digits[even:]
-    if digits:
-        raise InputError("the hex text has an odd number of digits")
-    return bytes(raw)
-
-
 def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
-    """Decode a capture (by magic number), raw packets (LIOR at offset 4), a raw ping or hex text.
+    """Decode a capture (by magic number), raw packets (LIOR at offset 4) or a raw ping.
 
     warn receives remarks. Raise InputError if the file has none of these formats or is damaged.
     """
@@ -576,10 +548,7 @@ def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
         return
     if not first:
         warn("the file is empty")
-    elif first[4:8] == b"LIOR":
+    elif first[4:8] == b"LIOR" or first[2:4] == b"HU":
         yield from decode_bytes(first + file.read())
-    elif first[2:4] == b"HU":
-        ping = first + file.read(core.part_size(core.PING))
-        yield from decode_bytes(ping if len(ping) == core.part_size(core.PING) else _from_hex(ping, file))
     else:
-        yield from decode_bytes(_from_hex(first, file))
+        raise InputError("neither a capture nor raw packets; unpack a compressed capture first")

@@ -180,18 +180,16 @@ def _decode_files(names: list[str], as_json: bool, called: PeerNames) -> int:
 def decode(
     files: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FILE...", help="Captures, raw packets or hex text, also s3a://BUCKET/FILE. -: standard input."
-        ),
+        typer.Argument(metavar="FILE...", help="Captures or raw packets, also s3a://BUCKET/FILE. -: standard input."),
     ],
     names: NamesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per packet.")] = False,
 ) -> None:
-    """Print the MSMQ packets of captures or hex dumps.
+    """Print the MSMQ packets of captures.
 
-    The command reads pcap and pcapng files (TCP 1801, UDP 3527), raw packets, and hex text with # comments. Link types:
-    Ethernet, Linux cooked, BSD loopback, raw IP. Exit status: 1 the output cannot be written; 2 a file is unreadable; 3
-    a packet is malformed. With several files, 3 precedes 2.
+    The command reads pcap and pcapng files (TCP 1801, UDP 3527) and raw packets. Link types: Ethernet, Linux cooked,
+    BSD loopback, raw IP. Exit status: 1 the output cannot be written; 2 a file is unreadable; 3 a packet is malformed.
+    With several files, 3 precedes 2.
     """
     if sys.stdout is None:
         _complain("standard output", "closed")
