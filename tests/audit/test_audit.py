@@ -173,7 +173,7 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
     assert [line["kind"] for line in lines] == kinds(found)
     assert all(Path(packet["file"]).exists() for line in lines for packet in line["packets"])
     tables = {path.stem: pq.read_table(path).to_pylist() for path in out.glob("*.parquet")}
-    for name in ("streams", "sequences", "senders"):
+    for name in ("streams", "sequences"):
         assert sum(row["messages"] for row in tables[name]) == found.summary["messages"], name
         assert len(tables[name]) == len(getattr(found, name, tables[name]))
     assert [row["text"] for row in tables["violations"]] == [item.text for item in found.violations]

@@ -10,7 +10,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -29,9 +28,7 @@ _TIME = pa.timestamp("us", "UTC")
 _COUNTS = pa.map_(pa.string(), pa.int64())
 _PACKETS = pa.list_(pa.struct([("file", pa.string()), ("frame", pa.int64()), ("time", _TIME)]))
 _TYPES = {
-    **dict.fromkeys(
-        ("kind", "connection", "text", "rule", "source_queue_manager", "destination_queue", "name"), pa.string()
-    ),
+    **dict.fromkeys(("kind", "connection", "text", "rule", "source_queue_manager", "destination_queue"), pa.string()),
     **dict.fromkeys(("first_time", "last_time"), _TIME),
     "packets": _PACKETS,
 }
@@ -51,7 +48,6 @@ SCHEMAS = {
         f"{_STREAM} sequences connections {_MESSAGES} holes {' '.join(_MAPS)} first_time last_time", _MAPS
     ),
     "sequences": _schema(f"{_STREAM} {_MESSAGES} highest acknowledged rejects first_time last_time", _MAPS),
-    "senders": _schema("source_queue_manager name streams messages resends rejects unsettled violations unknowns"),
 }
 _BATCH_ROWS = 16384
 
@@ -64,10 +60,8 @@ def table(name: str, result: results.AuditResult) -> Iterator[Row]:
             return (finding(result, item) for item in found)
         case "streams":
             return map(_stream, result.streams)
-        case "sequences":
-            return (row for report in result.streams for row in _sequences(report))
         case _:
-            return (_sender(result, report) for report in result.senders)
+            return (row for report in result.streams for row in _sequences(report))
 
 
 def finding(result: results.AuditResult, item: results.Violation | results.Unknown) -> Row:
@@ -96,11 +90,6 @@ def _sequences(report: results.StreamReport) -> Iterator[Row]:
     """Yield the rows of a stream's sequences that are kept in detail."""
     for sequence in report.sequences:
         yield {**_counts(sequence, "sequences"), **_named(report.stream, sequence.sequence)}
-
-
-def _sender(result: results.AuditResult, report: results.SenderReport) -> Row:
-    """Return the row of a source queue manager, with sums over its streams."""
-    return {**asdict(report), "name": result.names.of(report.source_queue_manager)}
 
 
 def _counts(report: Any, name: str) -> Row:

@@ -1,11 +1,10 @@
-"""The result of one audit task: the C core's tables as findings and as reports of streams and senders."""
+"""The result of one audit task: the C core's tables as findings and as reports of streams."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -136,21 +135,6 @@ def _sequence_reports(table: Structure) -> defaultdict[int, list[result.Sequence
             )
         )
     return reports
-
-
-def sender_reports(streams: Sequence[result.StreamReport]) -> Iterator[result.SenderReport]:
-    """Yield one report for each source. streams: sorted by key."""
-    for source, grouped in groupby(streams, key=lambda report: report.stream.source_queue_manager):
-        own = list(grouped)
-        yield result.SenderReport(
-            source,
-            len(own),
-            **{name: sum(getattr(one, name) for one in own) for name in ("messages", "resends", "unsettled")},
-            **{
-                name: sum(sum(getattr(one, name).values()) for one in own)
-                for name in ("rejects", "violations", "unknowns")
-            },
-        )
 
 
 # ---- findings

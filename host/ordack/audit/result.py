@@ -189,20 +189,6 @@ class StreamReport:
 
 
 @dataclass(frozen=True, slots=True)
-class SenderReport:
-    """Sums over all streams of a source queue manager."""
-
-    source_queue_manager: str
-    streams: int
-    messages: int
-    resends: int
-    rejects: int
-    unsettled: int
-    violations: int
-    unknowns: int
-
-
-@dataclass(frozen=True, slots=True)
 class AuditResult:
     """summary: the JSON object of `ordack capture audit --json`. paths: files, in the order of their first frames.
 
@@ -217,7 +203,6 @@ class AuditResult:
     violations: list[Violation]
     unknowns: list[Unknown]
     streams: Sequence[StreamReport]
-    senders: list[SenderReport]
     connections: dict[int, tuple[str, str]]
     worst: Sequence[StreamReport]
     names: PeerNames = field(default=PeerNames({}), compare=False)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor, start_of
-from ordack.audit.reports import Partial, finding, sender_reports
+from ordack.audit.reports import Partial, finding
 from ordack.audit.result import KINDS, AuditResult, StreamReport, Unknown, Violation, count_text
 from ordack.capture import columnar
 from ordack.config.paths import is_local, total_size
@@ -129,7 +129,6 @@ def result_of(paths: Sequence[str], partials: Sequence[Partial]) -> AuditResult:
         unknowns=[item for item in found if isinstance(item, Unknown)],
         streams=streams,
         worst=sorted(streams, key=_trouble, reverse=True)[:WORST_MAX],
-        senders=list(sender_reports(streams)),
         connections=connections,
     )
     result.summary["holes"] += len(gaps)

@@ -41,7 +41,7 @@ OutOption = Annotated[
     typer.Option(
         metavar="FOLDER",
         parser=_new_folder,
-        help="Write streams, sequences, senders and violations as Parquet and JSON.",
+        help="Write streams, sequences and violations as Parquet and JSON.",
     ),
 ]
 MasterOption = Annotated[
