@@ -13,6 +13,7 @@
 
 #define BUFFER_SIZE (4u << 20)
 #define READ_SIZE (256u << 10) /* from one connection in a turn: a window of messages of 4 KiB */
+#define LARGE_SIZE (32 << 10) /* more may come at once: a segment on the loopback has 64 KiB */
 #define EVENTS 1024
 #define ITEMS (2 * EVENTS)
 #define OUT_SIZE (64u << 10)
@@ -229,10 +230,13 @@ static void read_from(mqqb_sockets *s, int32_t socket, int64_t wall)
 {
     connection *const c = s->connections + socket;
     uint8_t *const data = s->buffer + s->buffer_used;
-    const ssize_t come = recv(c->descriptor, data, READ_SIZE, MSG_DONTWAIT);
+    ssize_t come = recv(c->descriptor, data, READ_SIZE, MSG_DONTWAIT), more;
     uint32_t taken = 0;
     int32_t slot;
 
+    if (come >= LARGE_SIZE && (more = recv(c->descriptor, data + come, READ_SIZE - (size_t)come, MSG_DONTWAIT)) > 0) {
+        come += more;
+    }
     if (come < 0 && (errno == EAGAIN || errno == EINTR)) {
         return;
     }

@@ -141,7 +141,7 @@ class StoreMachine(RuleBasedStateMachine):
         store = self.stores[which]
         got = singles(store.messages.begin_receive(store.queues.named(name).identifier, limit))
         expected = self.model[name][:limit]
-        if 2 * len(got) >= limit:  # a run behind them is left whole
+        if 8 * len(got) >= limit:  # a run behind them is left whole
             expected = expected[: len(got)]
         assert [message.packet for message in got] == [packet for _, _, packet in expected]
         if got:
