@@ -180,7 +180,7 @@ def board_doctor(
     """Check a board, and name a remedy for each problem.
 
     The checks cover firmware, heap, flash, clock, network and pending messages. The command restarts the board's
-    program and changes nothing. Exit status: 1 at least one problem.
+    program and changes nothing.
     """
     with common.needs("boards"):
         from ordack.boards.doctor import examine, program

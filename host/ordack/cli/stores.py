@@ -61,7 +61,7 @@ def init(store: StoreOption, as_json: JsonOption = False) -> None:
 def store_check(store: StoreOption, as_json: JsonOption = False) -> None:
     """Check the store for damage, while it is in use.
 
-    The command reads every page, and counts queues and messages. Exit status: 1 damaged.
+    The command reads every page, and counts queues and messages.
     """
     from ordack.store.backup import inspect_backup
     from ordack.store.disk import megabytes
