@@ -105,19 +105,6 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
             for text in lines:
                 log.append(Line(life, text.decode(errors="replace").rstrip("\r")))
 
-    def answers(self, seconds: float) -> bool:
-        """Does the board answer within `seconds`?"""
-        end = time.monotonic() + seconds
-        try:
-            with self._opened(url(self.port, 0.0), seconds) as port:
-                while time.monotonic() < end:
-                    port.write(_INTERRUPT)
-                    if port.read(1):
-                        return True
-        except (BoardMissing, OSError):  # OSError: also from pyserial; there is no port
-            pass
-        return False
-
     def lines(self, stop: threading.Event) -> Iterator[str]:
         """The board's output lines until `stop`, across resets that remove its port for a while. Raises BoardMissing
         when the port does not return."""

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 import tty
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,7 +23,6 @@ from ordack.boards.repl import NoBoard
 from hil import drivers, real
 from hil.boards import ROOT, BoardMissing
 from hil.emulated import HOST
-from hil.rig import main as rig_command
 from hil.targets import open_board
 
 DEADLINE_S = 60.0
@@ -33,6 +30,10 @@ NUMBER = "E6616408432C5B2F"
 README = (ROOT / "hil" / "README.md").read_text()
 
 Rig = Callable[[dict[str, Any]], Path]
+
+
+DRIVERS = "MicroPythonDriver: {}, ManualPowerDriver: {}, NodeDriver: {host: LAN}"
+ONE = f"  one: {{resources: {{RawSerialPort: {{port: /dev/ttyS9}}}}, drivers: {{{DRIVERS}}}}}\n"
 
 
 def described(port: Path, on: str = "", off: str = "", **node: Any) -> dict[str, Any]:
@@ -96,6 +97,8 @@ def test_invalid_board_description_is_reported_with_reason(
         ("targets: {}", "there are no boards: write them below targets:"),
         ("target: {}", "target: nobody reads that; there are imports, targets"),
         ("imports: hil.drivers\n", "imports needs to be list"),
+        (f"targets:\n{ONE}{ONE}", "one stands there twice: give one another name"),
+        (f"targets:\n{ONE}{ONE.replace('one', 'two')}", "boards one and two are described alike"),
         ("imports: [no_such_module]\n", "No module named 'no_such_module'"),
         ("targets: {a: {drivers: {NodeDriver: !template $LG_NO}}}", "refers to unknown variable 'LG_NO'"),
     ],
@@ -233,67 +236,16 @@ def test_replugged_board_is_read_under_new_port_name(rig: Rig, tmp_path: Path) -
     ],
 )
 def test_a_dead_board_is_a_sentence_and_is_switched_off(
-    says: bytes | None,
-    reason: str,
-    rig: Rig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    says: bytes | None, reason: str, rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(real, "REPL_DEADLINE_S", 1.0)
     monkeypatch.setattr(real.url, "__defaults__", (0.0, None))
     port, switch = tmp_path / "tty", tmp_path / "switch"
     rig({"bench": described(port, *(f"sh -c 'echo {word} >> {switch}'" for word in ("on", "off")))})
+    board = open_board("bench", tmp_path / "flash")
     with nullcontext() if says is None else plugged_in(port, says):
-        assert rig_command(["check"]) == 1
-    assert re.search(f"bench: FAILED: {reason}$", capsys.readouterr().out, re.MULTILINE)
+        with pytest.raises(OSError, match=reason), board.attended():
+            pass
     assert switch.read_text().split()[-1] == "off"
+    board.close()
     Claim("another", str(port)).release()
-
-
-# The command
-
-
-def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = rig({"bench": described(tmp_path / "tty", off="true"), "other": described(tmp_path / "other")})
-
-    def said(*words: str) -> tuple[int, str]:
-        status = rig_command([*words, "--lg-env", str(path)])
-        captured = capsys.readouterr()
-        return status, captured.out + captured.err
-
-    opened = open_board("bench", tmp_path / "flash")
-    done = subprocess.run(
-        [sys.executable, "-m", "hil.rig", "check", "--lg-env", path],
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    text = done.stdout
-    assert (done.returncode, "bench: FAILED: " in text, "in use: a campaign on bench" in text) == (1, True, True)
-    status, text = said("status", "bench")
-    assert (status, "bench: board " in text, "in use: a campaign on bench" in text) == (0, True, True)
-    status, text = said("status")
-    assert (status, "\nother: free" in text, "FAILED" in text) == (0, True, False)
-    opened.close()
-    assert said("status", "bench") == (0, "bench: free\n")
-    assert said("check", "bnech") == (2, f"{path}: no board bnech; there are: bench, other\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["check", "bnech"], "no board bnech; there are: bench"),
-        (["check", "--lg-env", "/no.yaml", "bench"], "/no.yaml: configuration file"),
-    ],
-)
-def test_wrong_use_is_status_2_and_a_sentence(
-    rig: Rig, tmp_path: Path, words: list[str], reason: str, capsys: pytest.CaptureFixture[str], plugged: list[Device]
-) -> None:
-    assert plugged == []
-    rig({"bench": described(tmp_path / "tty")})
-    assert rig_command(words) == 2
-    assert reason in capsys.readouterr().err

@@ -173,7 +173,7 @@ def test_there_is_no_circle() -> None:
         ("mqqb.session", "from ordack.node.node import Node"),
         ("ordack.node.node", "from ordack.config.names import queue_name"),
         ("ordack.cli", "from hil import signals"),
-        ("ordack.cli.rig", "def rig():\n    from hil.rig import main"),
+        ("ordack.cli.rig", "def rig():\n    from hil.campaign import main"),
         ("ordack.server.tcp", "from hil.faults import plan_cuts"),
     ],
 )
