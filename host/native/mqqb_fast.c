@@ -7,7 +7,6 @@
 
 #define FIND 64u                                                       /* packets found in one call */
 #define ARENA_MAX (32u << 20)                                          /* bytes of uncommitted messages */
-#define ORDER_ACKS_MAX ((size_t)MQQB_FAST_STREAMS * MQQB_FAST_ACK_MAX) /* bytes of a slot */
 #define SESSION_HEADER_AT (MQQB_PACKET_SIZE_SESSION_ACK - MQQB_SESSION_HEADER_SIZE)
 
 typedef struct {
@@ -710,9 +709,8 @@ static size_t acknowledge(mqqb_fast *f, slot *s, uint8_t *out)
     while (s->stored > 0) {
         if (mqqb_session_stored(s->session, 1) == MQQB_OK) {
             s->stored--;
-        } else { /* B-123; the last one acknowledges what the others do, too (B-107) */
-            const size_t written = put_session_ack(f, s, out + size);
-            size += size + 2 * written + ORDER_ACKS_MAX <= MQQB_FAST_OUT_MIN ? written : 0;
+        } else { /* B-123; the last one acknowledges what the others do, too, and leaves alone (B-107) */
+            (void)put_session_ack(f, s, out);
         }
     }
     size += put_session_ack(f, s, out + size);
