@@ -533,6 +533,7 @@ def test_send_many_equals_single_sends(tmp_path: Path, monkeypatch: pytest.Monke
         store.queues.create("line1", transactional=True)
         store.queues.create("plain", transactional=False)
     shutil.copytree(tmp_path / "runs", tmp_path / "single")
+    shutil.copytree(tmp_path / "runs", tmp_path / "python")
     letter = Letter(LINE1)
     letters = []
     for _ in range(100):
@@ -555,6 +556,8 @@ def test_send_many_equals_single_sends(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sending, "RUN_BYTES", chance.choice((1, 700, 1 << 20)))
     together = _stored_by(tmp_path / "runs", runs, last)
     assert together == _stored_by(tmp_path / "single", [Run.of(one, (one.body,)) for one in letters], last)
+    monkeypatch.setattr(core, "implementation", "python")
+    assert together == _stored_by(tmp_path / "python", runs, last)
 
 
 def _played(folder: Path, seed: int) -> list[object]:
