@@ -11,8 +11,9 @@ from typing import Any, Protocol, TypeVar
 
 from mqqb import connection, core
 from mqqb.connection import ACK_WAIT, OPEN
-from mqqb.headers import FinalAckBody
+from mqqb.headers import FinalAckBody, UserMessage
 from mqqb.hosts import TransferInfo
+from mqqb.names import NULL_GUID
 from mqqb.session import Session
 from mqqb.streams import Entry, OrderAckBody, OutgoingStream, position
 
@@ -69,6 +70,7 @@ class FastSession(Session):
     has written into the padding of its request (wire.md 5.2)."""
 
     announced = b""
+    _latest: tuple[bytes, UserMessage | None] = b"", None  # OrderAck for this queue manager
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -78,6 +80,27 @@ class FastSession(Session):
         if found := _ANNOUNCED.match(buffer, start + core.ESTABLISH_END):
             self.announced = found[1]
         super()._establish_request(buffer, start, now, events)
+
+    def _packet(self, raw: bytes, now: int, events: list[object]) -> None:
+        """As Session._packet. OrderAcks mostly differ from the one before in their numbers and times."""
+        (like, message), body, at = self._latest, OrderAckBody(), len(raw) - core.ORDER_ACK_SIZE
+        if (
+            message
+            and len(raw) == len(like)
+            and raw[: core.USER_SENT_TIME_AT] == like[: core.USER_SENT_TIME_AT]
+            and raw[core.USER_FLAGS_AT : at] == like[core.USER_FLAGS_AT : at]
+            and core.unpack(core.ORDER_ACK, body.fields, raw, at, len(raw)) == core.OK
+        ):
+            self._message(connection.OrderAck(message, body), message, raw, now, events)
+            return
+        super()._packet(raw, now, events)
+        found = getattr(events[-1], "packet", None) if events else None
+        if (
+            isinstance(found, connection.OrderAck)
+            and connection.order_ack_body(raw) == at
+            and bytes(found.message.user.queue_manager_address) in (NULL_GUID, self.own_guid)
+        ):
+            self._latest = raw, found.message
 
     @property
     def has_output(self) -> bool:
