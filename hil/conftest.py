@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hil import boards, own_network, part, queue_manager, targets
+from hil import boards, part, queue_manager, targets
 from hil.boards import BoardMissing
 from hil.campaign import run_campaign
 from hil.dice import new_seed
 from hil.report import Comparison, Figures
 from hil.scenario import ORDACK, Settings
+from tests.support import own_network
 
 STANDIN = Path(__file__).with_name("test_standin.py")
 BOARD = "place"

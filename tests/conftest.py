@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from ordack.client import Client
 
-from hil import own_network
 from hil.quick_spark import INTERPRETED
 from tests import on_mps2
 from tests.conformance import UnknownRule, check_known, cited_by, load_rules
 from tests.run_all import JVM
+from tests.support import own_network
 from tests.support.command import Serve
 from tests.support.host_world import Host
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hil import own_network
+from tests.support import own_network
 from tests.support.debian import LONG_S, booted, packed, unpacked
 from tests.support.wheel import PLAIN, ROOT
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hil import own_network
+from tests.support import own_network
 from tests.support.command import DEADLINE_S
 from tests.support.wheel import PLAIN, ROOT, make_wheel
 

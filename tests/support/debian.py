@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hil import own_network
+from tests.support import own_network
 from tests.support.wheel import ROOT
 
 LONG_S = 1200
