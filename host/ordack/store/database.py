@@ -242,8 +242,9 @@ class Database:
         StoreServed.
 
         durable: False: waits for no sync; a power cut may undo the transaction until a durable one follows. writes:
-        False: the block only reads, and waits for no writer."""
-        return NESTED if self.in_transaction() else self._transaction(durable, writes)
+        False: the block only reads, and this process is the only writer; usually needs no transaction."""
+        is_needed = writes or self._is_unknown or self._has_gap or self._log_is_long
+        return self._transaction(durable, writes) if is_needed and not self.in_transaction() else NESTED
 
     @contextlib.contextmanager
     def _transaction(self, durable: bool, writes: bool) -> Iterator[None]:

@@ -351,7 +351,8 @@ class Messages:
         keys: list[int] = []
         try:
             is_count = counted and not self.outlives  # else this writes nothing
-            with self._db.transaction(durable=not is_count):  # no other process locks the same messages meanwhile
+            writes = not self.outlives or poison_after is not None  # no other process locks the same messages meanwhile
+            with self._db.transaction(not is_count, writes):
                 found = self._first(queue, limit, now, selection=selection, in_rows=True)
                 if any(message.aborts for message in found):
                     found = singles(found)
