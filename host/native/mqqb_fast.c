@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIND 64u                                                       /* packets found in one call */
-#define ARENA_MAX (32u << 20)                                          /* bytes of uncommitted messages */
+#define FIND 64u              /* packets found in one call */
+#define ARENA_MAX (32u << 20) /* bytes of uncommitted messages */
 #define SESSION_HEADER_AT (MQQB_PACKET_SIZE_SESSION_ACK - MQQB_SESSION_HEADER_SIZE)
 
 typedef struct {

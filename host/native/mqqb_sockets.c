@@ -13,7 +13,7 @@
 
 #define BUFFER_SIZE (4u << 20)
 #define READ_SIZE (256u << 10) /* from one connection in a turn: a window of messages of 4 KiB */
-#define LARGE_SIZE (32 << 10) /* more may come at once: a segment on the loopback has 64 KiB */
+#define LARGE_SIZE (32 << 10)  /* more may come at once: a segment on the loopback has 64 KiB */
 #define EVENTS 1024
 #define ITEMS (2 * EVENTS)
 #define OUT_SIZE (64u << 10)
