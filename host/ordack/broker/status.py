@@ -121,12 +121,14 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
     store's."""
     now = time.time()
     shown = store.status() if shown is None else shown
+    receiving = store.messages.receiving()
     queues: list[dict[str, Any]] = [
         {
             "name": queue.name,
             "transactional": queue.transactional,
             "system": queue.kind != PRIVATE,
             "messages": queue.messages,
+            "receiving": receiving[queue.identifier],
             "bytes": queue.bytes,
             "quota": queue.quota,
         }
@@ -152,6 +154,10 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
         "serial": (shown or {}).get("serial", []),
         "outgoing": waiting,
         "incoming": incoming(store),
+        "lost": [
+            f"the latest message to {store.peer_names().added(name)} is lost: {classes.words(message_class, name)}"
+            for name, message_class in store.outgoing.lost()
+        ],
         "room": room.bytes,
         "problems": list(_problems(store, shown, silence, room, queues, waiting, now)),
     }

@@ -207,6 +207,9 @@ def receive(
         drain = Drain(queue, show, names.added)
         try:
             drain.run(left, float("inf") if follow else 0.0)
+            held = 0 if drain.removed else client.store.messages.receiving()[client.store.queues.named(name).identifier]
+            if held:
+                complain(f"nothing received; other programs are receiving {counted(held, 'message')} of {name}")
         except BrokenPipeError:
             complain(f"the reader of standard output has gone; {drain}")
             raise typer.Exit(1) from None

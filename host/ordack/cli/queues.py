@@ -70,17 +70,18 @@ def queue_list(store: StoreOption, as_json: JsonOption = False) -> None:
     """
     with open_to_look(store) as opened:
         queues = [queue for queue in opened.queues.all() if queue.kind != SYSTEM or queue.messages]
+        receiving = opened.messages.receiving()
     rows = []
     for queue in queues:
         values = {"name": queue.name, "id": queue.identifier, "transactional": queue.transactional}
         values |= {"system": queue.kind == SYSTEM, "quota": queue.quota}
-        values |= {"messages": queue.messages, "bytes": queue.bytes}
+        values |= {"messages": queue.messages, "receiving": receiving[queue.identifier], "bytes": queue.bytes}
         if as_json:
             report(True, "", **values)
         kind, quota = "transactional" if queue.transactional else "", "" if queue.quota is None else str(queue.quota)
-        rows.append((queue.name, kind, str(queue.messages), str(queue.bytes), quota))
+        rows.append((queue.name, kind, *(str(values[key]) for key in ("messages", "receiving", "bytes")), quota))
     if not as_json:
-        print_table(("queue", "kind"), ("messages", "bytes", "quota"), rows)
+        print_table(("queue", "kind"), ("messages", "receiving", "bytes", "quota"), rows)
 
 
 @app.command("quota")
@@ -153,7 +154,7 @@ def purge(
     from ordack.broker.sending import address
     from ordack.client import Client
 
-    kept = 0
+    kept = held = 0
     with Client(store) as client:
         format_name = address(client.store, name)
         outgoing = client.store.outgoing.find(format_name)
@@ -167,8 +168,11 @@ def purge(
         if outgoing:
             removed, kept = purge_outgoing(client.store, client.access, outgoing.identifier)
         else:
+            held = client.store.messages.receiving()[client.store.queues.named(name).identifier]
             removed = client.purge_queue(name)
     text = f"removed {counted(removed, 'message')} from {whose}"
+    if held:
+        text += f"; {held} being received: gone unless that receive commits"
     if kept:
         text += f"; {counted(kept, 'acknowledgement')} of refused messages only pass through, and stay"
     report_done(as_json, text, name=name, removed=removed, kept=kept)

@@ -16,6 +16,7 @@ from ordack.config.names import first_of, printable
 from ordack.store.look import open_to_look
 
 app = typer.Typer(no_args_is_help=True, help="Track, move or purge messages.")
+LOST_MAX = 20  # lines
 _SERIAL_FIGURES = ("baud", "connections", "faults", "resent", "damaged")
 
 
@@ -120,8 +121,11 @@ def _parts(told: Mapping[str, Any], with_guids: bool) -> list[str]:
     for queue in told["queues"]:
         kind = "system" if queue["system"] else "transactional" if queue["transactional"] else ""
         quota = "" if queue["quota"] is None else str(queue["quota"])
-        rows.append((queue["name"], kind, str(queue["messages"]), str(queue["bytes"]), quota))
-    found = [_line(status.served_text(told)), table_text(("queue", "kind"), ("messages", "bytes", "quota"), rows)]
+        rows.append((queue["name"], kind, str(queue["messages"]), str(queue["receiving"]), str(queue["bytes"]), quota))
+    found = [
+        _line(status.served_text(told)),
+        table_text(("queue", "kind"), ("messages", "receiving", "bytes", "quota"), rows),
+    ]
     if told["served"]:
         found += sessions(told, with_guids)
         if told["offline"]:
@@ -129,6 +133,7 @@ def _parts(told: Mapping[str, Any], with_guids: bool) -> list[str]:
     waiting = [queue for queue in told["outgoing"] if queue["messages"] or queue["on_hold"]]
     if waiting:
         found += _outgoing(waiting, with_guids)
+    found += map(_line, told["lost"][:LOST_MAX])
     if refused := status.refused_text(told["refused"]):
         found.append(_line(f"refused since the start: {refused}"))
         found += map(_line, status.why_refused(told["refused"]))

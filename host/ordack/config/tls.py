@@ -12,6 +12,12 @@ from typing import Any
 
 from ordack.config.config import TlsFiles
 
+_ADVICE = {
+    "self-signed": ": both sides need the same `authority`",
+    "local issuer": ": both sides need the same `authority`",
+    "mismatch": ": renew it with `ordack tls certificate --host ADDRESS --renew`",
+    "expired": ": renew it with `ordack tls certificate --renew`",
+}
 _REASONS = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS",
     "HTTP_REQUEST": "it does not speak TLS",
@@ -122,7 +128,8 @@ def words(error: Exception) -> str:
     """Explain why a TLS handshake or connection failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         said = str(error.verify_message).rstrip(".")
-        return f"its certificate is not accepted: {said[:1].lower()}{said[1:]}"
+        advice = next((text for part, text in _ADVICE.items() if part in said), "")
+        return f"its certificate is not accepted: {said}{advice}"
     if isinstance(error, ssl.SSLError):
         return _REASONS.get(error.reason or "", f"TLS was not agreed on ({error.reason or error})")
     if isinstance(error, (TimeoutError, ConnectionAbortedError)):

@@ -59,7 +59,7 @@ _UNSPECIFIED = 0x80004005
 # Why a transport ended before a queue manager answered; any other rule means that the answer was not MSMQ.
 _HANDSHAKES = {
     "B-155": "it takes the connection and says nothing: is it a queue manager?",
-    "B-298": "it closes the connection without a word: it has too many sessions, or is no queue manager",
+    "B-298": "it closes the connection without a word: see its log, which names addresses that it does not allow",
 }
 
 

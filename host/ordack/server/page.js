@@ -160,7 +160,7 @@ function queues(told) {
   const kind = queue => queue.system ? "system queue" : queue.transactional ? "transactional" : "not transactional";
   update(document.querySelector("#queues tbody"), told.queues.slice(0, SHOWN).map(queue => keyed(queue.name, make("tr", {},
     cell("", "", name(queue.name), " ", make("span", {className: "small"}, kind(queue))),
-    cell("messages", "number", count(queue.messages)),
+    cell("messages", "number", count(queue.messages) + (queue.receiving ? `, ${count(queue.receiving)} in receives` : "")),
     cell("size", "number", size(queue.bytes)),
     cell("quota", "", ...quota(queue)),
     cell("oldest", "number", queue.oldest === null ? "" : span(told.time - queue.oldest)),

@@ -14,6 +14,7 @@ import json
 import struct
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -290,6 +291,17 @@ class Messages:
                     f"UPDATE messages SET purged = 1 WHERE queue = ? AND {condition} RETURNING count", (queue, *keys)
                 )
             )
+
+    def receiving(self) -> Counter[int]:
+        """The number of messages in unfinished receives, by queue."""
+        found = Counter[int]()
+        for first, last in ranges(sorted(self._receive_locks.all())):
+            for queue, key, count in self._db.all(
+                "SELECT queue, lookup_id, count FROM messages WHERE lookup_id >= ? ORDER BY lookup_id LIMIT ?",
+                (first, last - first + 1),
+            ):
+                found[queue] += max(min(key, last) - max(key - count + 1, first) + 1, 0)
+        return found
 
     def oldest(self, queue: int) -> int | None:
         """The arrival of the oldest available message of a queue, in microseconds since 1970; None if there is none.
