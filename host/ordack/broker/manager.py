@@ -159,6 +159,7 @@ class Dispatcher:
         link.counts.sent += count
         queue.stream.prepare(entry, packets, parse.transaction_offset(packets))
         link.session.send_run(entries, packets, now)
+        queue.stream.pass_over(entries)
         self._outgoing.at_hand.sent(queue.identifier, key_of(entries[-1]))
         link.pace.sends(len(packets), queue.stream, entry is queue.stream.table[0])
         self._links.touch(link)

@@ -296,6 +296,12 @@ class LongStream(OutgoingStream):
                 return run[:place]
         return run
 
+    def pass_over(self, entries: list[Entry]) -> None:
+        """Look for the next message to send behind these sent ones, which follow each other."""
+        for cursor in self._cursors:
+            if self.table[cursor[1] : cursor[1] + 1] == entries[:1]:
+                cursor[1] += len(entries)
+
     def order_ack(self, body: OrderAckBody, now: int) -> list[Entry]:
         """As OutgoingStream.order_ack. Messages sent before a start may not be in the table yet."""
         if self.behind:
