@@ -358,7 +358,7 @@ def test_serve_uses_renewed_certificate_and_reports_unusable_one(tmp_path: Path,
     assert log.count("the certificates from before stay in use") == 1
 
 
-@pytest.mark.parametrize(("days", "said"), [(29, "over on {}:"), (-9, "over since {},"), (32, "")])
+@pytest.mark.parametrize(("days", "said"), [(29, "expires on {}:"), (-9, "has expired on {},"), (32, "")])
 def test_expired_or_expiring_certificate_is_reported(tmp_path: Path, days: int, said: str) -> None:
     folder = tmp_path / "tls"
     certificates.init(folder, "ordack", 99)
@@ -376,7 +376,19 @@ def test_expired_or_expiring_certificate_is_reported(tmp_path: Path, days: int, 
     assert status == 0
     for told in (checked.stderr, log):
         assert said in told
-        assert ("this certificate is" in told) == bool(said)
+        assert ("this certificate" in told) == bool(said)
+
+
+def test_certificate_of_another_authority_is_reported(tmp_path: Path) -> None:
+    for name in ("ours", "other"):
+        certificates.init(tmp_path / name, name, 99)
+    certificates.issue(tmp_path / "other", "here", [], 90)
+    file = tmp_path / "ordack.toml"
+    file.write_text("[tls]\ncertificate = 'other/here.pem'\nkey = 'other/here.key'\nauthority = 'ours/ca.pem'\n")
+    checked = ordack("config", file)
+    assert checked.returncode == 0
+    assert "is not signed by" in checked.stderr
+    assert "nothing is wrong" not in checked.stdout
 
 
 # ---- certificates

@@ -239,7 +239,7 @@ class Settling:
             said = (
                 "acknowledgements are discarded that nobody has fetched"
                 if queue.holds_acks
-                else "messages were not delivered, or not received, in time; `ordack message state` tells of each"
+                else "messages have ended without a known delivery or receipt; `ordack message state` tells of each"
             )
             self._operator.tell_seldom(name, wall, f"{name}: {said}", queue=name)
         self._take_out(batch, gone, due)

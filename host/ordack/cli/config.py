@@ -67,16 +67,18 @@ def config(
     """
     from ordack.config import config_file
     from ordack.config.tls import BadTls, Tls
-    from ordack.server.certificates import ending
+    from ordack.server.certificates import warnings
     from ordack.server.monitor import BadToken, read_token
 
     path = file or config_file.find(store, None)
     problems: list[str] = []
+    doubts: list[str] = []
     try:
         read = config_file.read(path)
         if read.tls:
             Tls(read.tls)
-            for text in ending(read.tls.certificate):
+            doubts = warnings(read.tls.certificate, read.tls.authority)
+            for text in doubts:
                 complain(text)
         read_token(read.http_token_file)
     except config_file.BadConfigFile as error:
@@ -92,7 +94,12 @@ def config(
             complain(problem)
         raise typer.Exit(2)
     if not as_json:
-        report(False, f"{path}: nothing is wrong" if path else f"{store} has no ordack.toml: all settings are defaults")
+        report(
+            False,
+            f"{path}: {'valid, see the warning' if doubts else 'nothing is wrong'}"
+            if path
+            else f"{store} has no ordack.toml: all settings are defaults",
+        )
     _show(path, read.names, as_json)
 
 

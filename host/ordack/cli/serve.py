@@ -296,9 +296,9 @@ def _warnings(file: ConfigFile, store: Store) -> list[str]:
             "the token of the web page; put a reverse proxy with TLS before it"
         )
     if file.tls:
-        from ordack.server.certificates import ending
+        from ordack.server.certificates import warnings
 
-        told += ending(file.tls.certificate)
+        told += warnings(file.tls.certificate, file.tls.authority)
     return told
 
 

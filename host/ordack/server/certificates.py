@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -78,17 +79,30 @@ def issue(folder: Path, name: str, hosts: Sequence[str], days: int, board: bool 
     return Made(_write(folder, name, made, key, authority if board else None), until)
 
 
-def ending(path: Path) -> list[str]:
-    """A warning if the certificate in a PEM file has expired or expires within SOON_DAYS; else nothing."""
+def warnings(path: Path, authority: Path) -> list[str]:
+    """Warnings if the certificate in a PEM file has expired, expires within SOON_DAYS, or is not signed by one of
+    `authority`."""
     try:
-        until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        authorities = x509.load_pem_x509_certificates(authority.read_bytes())
     except (ValueError, OSError):  # the TLS code reports an unreadable certificate
         return []
-    days = (until - _now()).days
-    if days >= SOON_DAYS:
-        return []
-    when = f"over on {until:%Y-%m-%d}" if days >= 0 else f"over since {until:%Y-%m-%d}, and others refuse it"
-    return [f"{path}: this certificate is {when}: `ordack tls certificate` with --renew makes another"]
+    found = []
+    until = certificate.not_valid_after_utc
+    if (days := (until - _now()).days) < SOON_DAYS:
+        when = f"expires on {until:%Y-%m-%d}" if days >= 0 else f"has expired on {until:%Y-%m-%d}, and others refuse it"
+        found.append(f"{path}: this certificate {when}: `ordack tls certificate` with --renew makes another")
+    if not any(_is_issued(certificate, one) for one in authorities):
+        found.append(f"{path}: this certificate is not signed by {authority}: machines that trust it refuse this one")
+    return found
+
+
+def _is_issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def _now() -> datetime:
@@ -122,7 +136,7 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     if not isinstance(signer, ec.EllipticCurvePrivateKey) or authority.public_key() != signer.public_key():
         raise BadCertificate(f"{paths[1]}: it is not the key of {paths[0]}")
     if authority.not_valid_after_utc <= _now():
-        raise BadCertificate(f"{paths[0]}: the authority is over since {authority.not_valid_after_utc:%Y-%m-%d}")
+        raise BadCertificate(f"{paths[0]}: the authority has expired on {authority.not_valid_after_utc:%Y-%m-%d}")
     return authority, signer
 
 
