@@ -178,7 +178,8 @@ def test_fatal_error_is_last_line_of_serve_log(tmp_path: Path, form: str) -> Non
     said = f"cannot listen on {where}: Address already in use"
     if form == "json":
         told = json.loads(line)
-        assert (told["level"], told["text"]) == ("error", said)
+        assert told["level"] == "error"
+        assert told["text"].startswith(said)
     else:
         assert TEXT_LINE.fullmatch(line)
-        assert line.endswith(f"Z error: {said}")
+        assert f"Z error: {said}" in line
