@@ -85,7 +85,9 @@ def _problem(path: str) -> str:
         )
     if read := decoder.frames - decoder.unread:
         of = "the other" if decoder.unread else "its"
-        why.append(f"none of {of} {count_text(read, 'frame')} is of TCP port 1801")
+        why.append(
+            f"none of {of} {count_text(read, 'frame')} is of TCP port 1801 (`serve --capture` records any port as 1801)"
+        )
     return f"{path}: {'; '.join(why) or 'there is no frame in it'}"
 
 

@@ -167,9 +167,10 @@ def pipeline_ingest(
 
             def tell(batch: Progress) -> None:
                 rate = batch.rows / max(batch.seconds, 1e-3)
-                show(f"batch {batch.number}: {rate:,.0f} rows/s, {counted(batch.behind, 'segment')} to go")
-                if as_json:
-                    common.report(True, "", **batch.as_json())
+                text = f"batch {batch.number}: {counted(batch.rows, 'row')}, {rate:,.0f} rows/s"
+                show(f"{text}, {counted(batch.behind, 'segment')} to go")
+                if as_json or continuous:
+                    common.report(as_json, text, **batch.as_json())
 
             done = ingest(spark, job, continuous=continuous, interval=interval, tell=tell, warn=common.complain,
                           stop=lambda: bool(stopped))  # fmt: skip
