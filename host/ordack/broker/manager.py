@@ -324,10 +324,9 @@ class Manager:
                     work += [(link, event, now) for event in self.links.receive(link, rest, now)]
             has_other_work = questions or self.applications.has_work or self.fast.pending
             if lazily and work and not has_other_work and all(map(_can_wait, work)):
-                if self._end_all(work):  # while nothing else is to do, not when the next message is to leave
-                    self._handle_all(work, (), now, wall, False)
-                else:
-                    self._put_off += work
+                self._put_off += work
+                if _end_all(work, self.outgoing):  # while nothing else is to do, not when the next message is to leave
+                    self._handle_all([], (), now, wall)
             else:
                 self._handle_all(work, questions, now, wall)
                 if arrivals:  # applications may wait for these messages; other answers follow what is sent
@@ -340,20 +339,11 @@ class Manager:
             self._order_acks.send_due(now, wall)
             self.fast.go_on(links)
 
-    def _end_all(self, acks: list[Arrived]) -> bool:
-        """Does the only message under way have its OrderAck, which needs no acknowledgement itself?"""
-        [(link, event, _), *others] = acks
-        is_express = isinstance(event, MessageReceived) and not event.recoverable
-        return is_express and not others and sum(queue.stream.waiting for queue in self.outgoing.served_by(link)) == 1
-
-    def _handle_all(
-        self, work: list[Arrived], questions: Sequence[Question], now: int, wall: int, must_last: bool = True
-    ) -> None:
-        """Decide about the whole batch. If that fails, decide about its parts, so that no part spoils another.
-        must_last: False: a power cut may undo it."""
+    def _handle_all(self, work: list[Arrived], questions: Sequence[Question], now: int, wall: int) -> None:
+        """Decide about the whole batch. If that fails, decide about its parts, so that no part spoils another."""
         work, self._put_off = self.fast.given_back() + self._put_off + work, []
         try:
-            self._handle(work, now, wall, questions, must_last)
+            self._handle(work, now, wall, questions)
         except StoreError as error:
             if not questions:
                 raise
@@ -369,9 +359,7 @@ class Manager:
                 with self.links.isolated(link):
                     self._handle([arrived for arrived in work if arrived[0] is link], now, wall)
 
-    def _handle(
-        self, work: list[Arrived], now: int, wall: int, questions: Sequence[Question] = (), must_last: bool = True
-    ) -> None:
+    def _handle(self, work: list[Arrived], now: int, wall: int, questions: Sequence[Question] = ()) -> None:
         """Decide about events and store the outcome. An exception leaves everything undecided and nothing stored."""
 
         def decide(batch: Batch) -> None:
@@ -387,8 +375,8 @@ class Manager:
             or any(isinstance(event, (MessageReceived, Acknowledged)) for _, event, _ in work)
         ):
             writes = bool(work or pending) or self.applications.writes(questions)
-            durable = must_last and (not writes or bool(work or pending) or self.applications.must_last(questions))
-            batch = self._transact(now, wall, decide, questions, durable, writes)
+            lasts = pending or not all(map(_can_wait, work)) or self.applications.must_last(questions)
+            batch = self._transact(now, wall, decide, questions, bool(lasts) or not writes, writes)
             self.fast.acknowledge(now, wall)
             self.links.stored(batch.stored, now)
             self.fast.learn_all(batch.learned)
@@ -590,7 +578,14 @@ class Manager:
             self.outgoing.note_closed()
 
 
+def _end_all(acks: list[Arrived], outgoing: OutgoingQueues) -> bool:
+    """Does one OrderAck answer the only message under way?"""
+    return len(acks) == 1 == sum(queue.stream.waiting for queue in outgoing.served_by(acks[0][0]))
+
+
 def _can_wait(arrived: Arrived) -> bool:
-    """Is the event an OrderAck?"""
+    """Is the event an OrderAck that a power cut may undo? Then the peer repeats it."""
     event = arrived[1]
-    return isinstance(event, MessageReceived) and isinstance(event.packet, connection.OrderAck)
+    return (
+        isinstance(event, MessageReceived) and not event.recoverable and isinstance(event.packet, connection.OrderAck)
+    )
