@@ -54,6 +54,7 @@ _SPLIT = (
     "FROM messages, carray(?2) AS each WHERE lookup_id = ?1"
 )
 _EFFECTS = ", queue, wants, peer, address, dead_letter, CASE WHEN wants THEN packet END"  # see Leaving
+_DELETE = "DELETE FROM messages WHERE lookup_id = ? AND count = 1 RETURNING queue, 1, length(packet), lookup_id"
 RUN_MESSAGES = 64  # in a row
 RUN_BYTES = 256 << 10
 _PLAIN = (None, False, None, None)  # own, in_doubt, dead_letter, correlation of messages that may share a row
@@ -451,13 +452,14 @@ class Messages:
         """Delete messages; return those whose removal has effects, in order. is_receive: raise NotTaken unless this
         object still holds all of them."""
         with self._db.transaction():
-            condition, arguments, rows = self._whole(lookup_ids, _EFFECTS)
-            if is_receive:
-                is_there = sum(row[1] for row in rows) == len(lookup_ids)
-                if not is_there or not self._receive_locks.mine.issuperset(lookup_ids):
+            is_ours = not is_receive or self._receive_locks.mine.issuperset(lookup_ids)
+            rows = self._db.all(_DELETE + _EFFECTS, tuple(lookup_ids)) if is_ours and len(lookup_ids) == 1 else []
+            if not rows:
+                condition, arguments, rows = self._whole(lookup_ids, _EFFECTS)
+                if is_receive and (not is_ours or sum(row[1] for row in rows) != len(lookup_ids)):
                     raise NotTaken("the receive cannot be completed: its messages are not there any more")
+                self._db.all("DELETE FROM messages WHERE " + condition, arguments)
             self._db.tally("queues", gone=[row[:3] for row in rows])
-            self._db.all("DELETE FROM messages WHERE " + condition, arguments)
         return [Leaving(*row[3:]) for row in rows if row[5]]
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
@@ -566,7 +568,7 @@ class Messages:
         way = IN_ORDER
         if selection.lookup_id is not None:
             way = BY_LOOKUP_ID
-        elif correlation is not None and any(correlation):
+        elif any(correlation or b""):
             way = BY_CORRELATION
         sql = (
             f"SELECT rank, lookup_id, arrived, in_doubt, packet, aborts, count FROM messages {way} "
