@@ -152,14 +152,19 @@ class Applications:
             self._store.messages.put_back(self._returning)
         for identifier in self._gone:
             self._store.answers.forget(identifier)
+        commits = sum(isinstance(question, Request) for _, question in questions)
+        # The first request rarely fails: it begins the transaction anew then, and needs no savepoint.
+        is_first = not (self._returning or self._gone) and commits == 1 and isinstance(questions[0][1], Request)
         for application, question in questions:
             if application in self._connected:
-                self._answer(outcomes, application, question, now)
+                self._answer(outcomes, application, question, now, is_first and isinstance(question, Request))
 
-    def _answer(self, outcomes: Settlements, application: Application, question: Asked, now: int) -> None:
+    def _answer(
+        self, outcomes: Settlements, application: Application, question: Asked, now: int, is_first: bool
+    ) -> None:
         stored: Collection[Added] = ()
         try:
-            with _NOTHING_TO_UNDO if _only_reads(question) else self._store.attempt():
+            with _NOTHING_TO_UNDO if is_first or _only_reads(question) else self._store.attempt():
                 if isinstance(question, Request):
                     sent, result, stored = self._carry_out(outcomes, question, application.held, application.number)
                     taken = question.commit.taken
@@ -182,8 +187,12 @@ class Applications:
         except (StoreError, ValueError) as error:
             if not self._store.in_transaction:
                 raise
+            if is_first:
+                self._store.restart()
             self._refuse(application, question, error)
         except Exception as error:  # noqa: BLE001 - a defect fails the request of one application only
+            if is_first:
+                self._store.restart()
             self._operator.tell(f"a defect, met by an application: {error!r}", ERROR)
             self._refuse(application, question, StoreError(f"`ordack serve` has a defect: {error!r}"))
         else:

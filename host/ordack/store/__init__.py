@@ -314,6 +314,7 @@ class Store:
         self.guid = database.guid
         self.transaction, self.snapshot, self.attempt = database.transaction, database.snapshot, database.attempt
         self.touch, self.changed, self.wait = database.touch, database.changed, database.wait
+        self.restart = database.restart
         self.queues = Queues(database)
         self.messages = Messages(database, ReceiveLocks(database.path))
         self.numbers = Numbers(database, lock.is_taken, clock)

@@ -304,6 +304,11 @@ class Database:
             raise
         self.all("RELEASE attempt")
 
+    def restart(self) -> None:
+        """Undo all writes of the running transaction, which continues."""
+        self._roll_back()
+        self.all("BEGIN IMMEDIATE")
+
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
         """All reads of the block see one snapshot. No other process waits. The block must not write."""
