@@ -79,10 +79,12 @@ class ServeConnection:
             if self._is_ahead and question:  # an interrupt has come between the two answers
                 raise Lost(asked)
             self._is_ahead = False
-            self._socket.settimeout(ANSWER_S if patience is None else patience)
-            self._socket.sendall(question)
+            if question:
+                self._wait_for(patience)
+                self._socket.sendall(question)
             asked = True
             while (answer := next(service.frames(self._buffer), None)) is None:
+                self._wait_for(patience)
                 if wake and _is_first(wake, self._socket):
                     self._socket.sendall(service.frame(service.STOP))
                     wake = None
@@ -96,6 +98,12 @@ class ServeConnection:
             if answer is None:
                 self._socket.close()
         return service.result_of(answer)
+
+    def _wait_for(self, patience: float | None) -> None:
+        """Set the socket's timeout, which costs a system call; None: ANSWER_S."""
+        seconds = ANSWER_S if patience is None else patience
+        if self._socket.gettimeout() != seconds:
+            self._socket.settimeout(seconds)
 
     def take(self, wanted: Wanted, timeout: float, wake: socket.socket | None) -> list[StoredMessage]:
         """As Direct.take; the other methods likewise. wake: as `ask`."""

@@ -67,6 +67,7 @@ CONNECT_S = 5.0  # that a busy `serve` may need to accept a connection
 
 _OTHERS: dict[str, type[Exception]] = {"name": BadName, "value": ValueError}  # further errors reported to applications
 _NOTHING = Letter("")
+RECEIVED: tuple[list[Any], None] = [], None  # the result of a commit that only receives
 
 
 class MalformedFrame(Exception):
@@ -279,7 +280,15 @@ def answered(result: Any) -> bytes:
     """Encode an answer: DONE with messages or other values, or FAILED. Raises ValueError above FRAME_MAX."""
     if isinstance(result, Exception):
         return failed(result)
+    if result == RECEIVED:
+        return _received()
     return frame(DONE, rows_of(result) if isinstance(result, list) else result)
+
+
+@functools.cache
+def _received() -> bytes:
+    """DONE for the usual commit of a consumer."""
+    return frame(DONE, RECEIVED)
 
 
 def rows_of(messages: Sequence[StoredMessage]) -> list[Any]:
