@@ -5,12 +5,13 @@ Times: `now` monotonic milliseconds.
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from mqqb import guids
@@ -25,6 +26,7 @@ from ordack.broker.streams import FastSession
 from ordack.config import classes
 from ordack.config.config import Config
 from ordack.store import ALLOW_LIST, LIMIT, Counters, CountsByPeer, PeerCounts, StoreError
+from ordack.store.database import Handled
 
 PATIENCE = 16
 
@@ -424,20 +426,17 @@ class Links:
 
     # ---- end
 
-    @contextlib.contextmanager
-    def isolated(self, link: PeerLink) -> Iterator[None]:
+    def isolated(self, link: PeerLink) -> AbstractContextManager[None]:
         """Let a defect end this link only, not the queue manager."""
-        try:
-            yield
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - any defect ends one session only
-            self.defect(link, error)
+        return Handled(partial(self.defect, link), Exception)
 
-    def defect(self, link: PeerLink, error: Exception) -> None:
-        """Report a defect, and close the link that met it."""
+    def defect(self, link: PeerLink, error: Exception) -> bool:
+        """Report a defect, and close the link that met it. False: it is none, but the store's."""
+        if isinstance(error, StoreError):
+            return False
         self._operator.tell("".join(traceback.format_exception(error)).rstrip(), ERROR, peer=link.address)
         self.close(link, "B-435", f"defect in the queue manager, {error!r}")
+        return True
 
     def close_all(self, rule: str, reason: str) -> None:
         """Close all sessions with this reason."""

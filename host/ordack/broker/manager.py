@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from ordack.broker.streams import key_of
 from ordack.config.config import Config
 from ordack.store import Store, StoreError, packet_fields
 from ordack.store.at_hand import AtHand, Row
+from ordack.store.database import Handled
 from ordack.store.messages import ANY
 
 READ_AHEAD = 63  # rows per statement; with the row before them a window,
@@ -240,16 +241,16 @@ class Manager:
             self.outgoing.refresh()
         self.fast.forget_all()
 
-    @contextlib.contextmanager
-    def _guard(self, now: int) -> Iterator[None]:
+    def _guard(self, now: int) -> contextlib.AbstractContextManager[None]:
         """If the store fails, close all sessions and read the state from the store again."""
-        try:
-            yield
-        except StoreError as error:
-            self.operator.tell(f"all sessions are closed: {error}", ERROR)
-            self.links.counters.store_failed(str(error), now)
-            self.links.close_all("B-285", "the store failed")
-            self._recover(now)
+        return Handled(partial(self._store_failed, now), StoreError)
+
+    def _store_failed(self, now: int, error: BaseException) -> bool:
+        self.operator.tell(f"all sessions are closed: {error}", ERROR)
+        self.links.counters.store_failed(str(error), now)
+        self.links.close_all("B-285", "the store failed")
+        self._recover(now)
+        return True
 
     def _recover(self, now: int) -> bool:
         """Read the state again. If the store fails again, serve no session until `poll` can read it."""

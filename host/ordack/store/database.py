@@ -40,6 +40,22 @@ LOCK_TRIES = 10
 NESTED = contextlib.nullcontext()
 
 
+class Handled:
+    """A context that gives an exception of a kind to `handle`, which returns whether it ends there. Costs less than a
+    generator."""
+
+    __slots__ = ("_handle", "_kind")
+
+    def __init__(self, handle: Callable[[Any], bool], kind: type[BaseException]) -> None:
+        self._handle, self._kind = handle, kind
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        return isinstance(error, self._kind) and self._handle(error)
+
+
 class ServeLock:
     """The lock of a store's only queue manager. The kernel releases it when the process dies."""
 
@@ -405,13 +421,9 @@ class Database:
             return f"{column} BETWEEN ? AND ?", (first, last)
         return f"{column} IN (SELECT value FROM json_each(?))", (json.dumps(known),)
 
-    @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
+    def errors(self) -> contextlib.AbstractContextManager[None]:
         """Raise SQLite's errors as StoreError with a readable text."""
-        try:
-            yield
-        except apsw.Error as error:
-            self.explain(error)
+        return Handled(self.explain, apsw.Error)
 
     def explain(self, error: apsw.Error) -> NoReturn:
         """Raise an error of SQLite as StoreError with a readable text."""
