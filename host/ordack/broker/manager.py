@@ -30,6 +30,7 @@ from ordack.broker.deadlines import ConfirmationDeadlines
 from ordack.broker.fast import FastPath
 from ordack.broker.incoming import IncomingStreams, OrderAcks
 from ordack.broker.links import Arrived, Hop, Links, PeerLink
+from ordack.broker.message import Request
 from ordack.broker.outcome import Settlements
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
 from ordack.broker.serve_log import ERROR, Operator
@@ -174,6 +175,7 @@ MESSAGE_IDS_AHEAD = 4096
 REPORT_MS = 10_000  # between two reports for operators, at most
 CLOCK_MS = 2000  # change of the clock that shown times tolerate
 FAILURE_MS = 60_000  # after which a store failure is old if nothing was committed since
+PUT_OFF_MAX = 64  # OrderAcks, until the next poll
 ANSWERS_KEPT_S = 86400  # of a killed application, which cannot ask again
 
 
@@ -215,7 +217,7 @@ class Manager:
         self._report_at = now  # time of the next report for operators, ms
         self.shown: dict[str, Any] = {}  # the last published report
         self._zero = 0  # time of `now` = 0, in milliseconds since 1970
-        self._put_off: list[Arrived] = []  # OrderAcks for the next transaction
+        self._put_off: list[Arrived] = []  # OrderAcks for later, see `receive`
         self.failure: StoreError | None = None  # why the state is unreadable; no session is served then
         store.keep_names(config.to_keep())
         store.numbers.ahead = MESSAGE_IDS_AHEAD
@@ -309,8 +311,8 @@ class Manager:
         """Process bytes from any number of links, and requests of applications: one transaction, then acknowledgements,
         answers and messages.
 
-        lazily: defer a batch of OrderAcks alone to the next transaction or `poll`. If a power cut loses OrderAcks,
-        their messages are resent and acknowledged again (B-152)."""
+        lazily: defer a batch of OrderAcks alone to the next arrival of other packets or `poll`. If a power cut loses
+        OrderAcks, their messages are resent and acknowledged again (B-152)."""
         if self.failure:  # the bytes are lost, so these sessions cannot continue
             for link, _ in arrivals:
                 self.links.close(link, "B-285", "the store fails")
@@ -326,8 +328,6 @@ class Manager:
             has_other_work = questions or self.applications.has_work or self.fast.pending
             if lazily and work and not has_other_work and all(map(_can_wait, work)):
                 self._put_off += work
-                if _end_all(work, self.outgoing):  # while nothing else is to do, not when the next message is to leave
-                    self._handle_all([], (), now, wall)
             else:
                 self._handle_all(work, questions, now, wall)
                 if arrivals:  # applications may wait for these messages; other answers follow what is sent
@@ -342,7 +342,9 @@ class Manager:
 
     def _handle_all(self, work: list[Arrived], questions: Sequence[Question], now: int, wall: int) -> None:
         """Decide about the whole batch. If that fails, decide about its parts, so that no part spoils another."""
-        work, self._put_off = self.fast.given_back() + self._put_off + work, []
+        work = self.fast.given_back() + work
+        if work or len(self._put_off) > PUT_OFF_MAX or not _only_commits(questions):
+            work, self._put_off = self._put_off + work, []
         try:
             self._handle(work, now, wall, questions)
         except StoreError as error:
@@ -579,9 +581,9 @@ class Manager:
             self.outgoing.note_closed()
 
 
-def _end_all(acks: list[Arrived], outgoing: OutgoingQueues) -> bool:
-    """Does one OrderAck answer the only message under way?"""
-    return len(acks) == 1 == sum(queue.stream.waiting for queue in outgoing.served_by(acks[0][0]))
+def _only_commits(questions: Sequence[Question]) -> bool:
+    """Are there requests of applications, and none of an operator? They need not wait for OrderAcks to be settled."""
+    return bool(questions) and not any(isinstance(asked, Request) and asked.commit.order for _, asked in questions)
 
 
 def _can_wait(arrived: Arrived) -> bool:
