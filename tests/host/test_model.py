@@ -253,7 +253,7 @@ def _acknowledged_between_two() -> None:
 
 
 def _emptied_in_the_middle_of_a_sequence() -> None:
-    """Two messages are on their way, and a third one joins their sequence, when their destination's folder is emptied."""
+    """Two messages are on their way, a third one joins their sequence. Their destination's folder is emptied then."""
     send = ("send", (0, 1, 0, 0, 0, 0, 400))
     under_way = [("poll", (0,)), ("connect", (0,)), ("flow", (3,))]
     model.play(

@@ -269,8 +269,8 @@ class Database:
             self._settle_unknown()
         if self._log_is_long:
             self.empty_log()
-        if not durable:
-            self._set_synchronous(False)
+        if self._log.is_synced != durable:  # True also after a transaction that could not set it back
+            self._set_synchronous(durable)
         try:
             self.all("BEGIN IMMEDIATE" if writes else "BEGIN")
             try:
@@ -293,7 +293,8 @@ class Database:
             raise StoreServed(f"{self.path}: an `ordack serve` runs on it, which has to be asked for this")
 
     def _set_synchronous(self, is_synced: bool) -> None:
-        self.connection.pragma("synchronous", "full" if is_synced else "normal")
+        with self.errors():
+            self.connection.pragma("synchronous", "full" if is_synced else "normal")
         self._log.is_synced = is_synced
 
     def empty_log(self) -> bool:
