@@ -16,22 +16,21 @@ from ordack.node.storage import log, outbox
 PACKET = 300  # bytes: a body of about 64, a label, a queue's name
 MESSAGES = 512
 SIZE = 524288
-KINDS = (flash.LITTLEFS, flash.LITTLEFS_256, flash.FAT, flash.Kind("FAT, sectors of 4096", vfs.VfsFat, 4096), flash.RAW)
+KINDS = (flash.LITTLEFS, flash.Kind("FAT", vfs.VfsFat, 4096), flash.RAW)
 BATCHES = (1, 8, 64)
-LIVES = (flash.LITTLEFS, flash.LITTLEFS_256, flash.RAW)
-SIZES = (1048576, 868352)  # 1 MB; the 848 KB that a Pico W has
+LIVES = (flash.LITTLEFS, flash.RAW)
+PICO_W = 868352  # bytes: 848 KB
 PACKETS = (300, 200)
 BODIES = {300: 64, 200: 4}  # bytes of a packet that differ from message to message, besides eight of its numbers
 CYCLES = 100000
-PACES = (("a second", 1), ("a minute", 60), ("an hour", 3600))
+PACES = (("a second", 1), ("a minute", 60))
 YEAR = 31557600  # s
 HEADS = " | ".join(["years at 1 " + name for name, _ in PACES])
 
 
-def measure(kind, batch, count=MESSAGES, size=SIZE, packet_size=PACKET, settles=False, body_size=0):
+def measure(kind, batch, count=MESSAGES, size=SIZE, packet_size=PACKET):
     """(bytes written to the flash for each message, blocks erased for 1,000): sent in batches, one sync for each, and
-    acknowledged. settles: with a sync of its own, as when no message follows within node.LAZY_SYNC_MS. body_size: so
-    much of a packet is unlike the one before; 0: as in BODIES.
+    acknowledged.
     """
     device = kind.make(size)
     files = kind.open(device, flash.LIFE)
@@ -39,7 +38,7 @@ def measure(kind, batch, count=MESSAGES, size=SIZE, packet_size=PACKET, settles=
     queue = box.queue("DIRECT=TCP:10.0.0.5\\private$\\line1")
     counters = array("I", queue.record)
     packet = bytearray(bytes(range(50)) * (packet_size // 50))
-    body_size = body_size or BODIES[packet_size]
+    body_size = BODIES[packet_size]
     dice = power.Dice(1)
     device.written = device.erased = 0
     waiting = []
@@ -55,8 +54,6 @@ def measure(kind, batch, count=MESSAGES, size=SIZE, packet_size=PACKET, settles=
             for handle in waiting:
                 handle.record[confirm.STATE] = confirm.GONE
             box.change(waiting)
-            if settles:
-                box.sync()
             waiting = []
     box.close()
     kind.close(flash.LIFE)
@@ -64,28 +61,24 @@ def measure(kind, batch, count=MESSAGES, size=SIZE, packet_size=PACKET, settles=
 
 
 def last(count):
-    """How many years the flash lasts, one message at a time. A larger one has as many erases, of more blocks."""
+    """How many years the flash of a Pico W lasts, one message at a time."""
     print()
-    print("| file system | packet | flash | blocks erased per 1,000 messages: 1 a minute, slower | " + HEADS + " |")
-    print("|" + "---|" * 7)
+    print("| file system | packet | " + HEADS + " |")
+    print("|" + "---|" * 4)
     for kind in LIVES:
         for packet_size in PACKETS:
-            erased = [measure(kind, 1, count, min(SIZES), packet_size, settles)[1] for settles in (False, True)]
-            for size in SIZES:
-                years = [
-                    CYCLES * (size // kind.block_size) * 1000 / erased[pace > 60] * pace / YEAR for _, pace in PACES
-                ]
-                shown = "%d, %d | %.1f | %.0f | %.0f" % tuple(erased + years)
-                print("| %s | %d | %d KB | %s |" % (kind.name, packet_size, size // 1024, shown))
+            erased = measure(kind, 1, count, PICO_W, packet_size)[1]
+            years = [CYCLES * (PICO_W // kind.block_size) * 1000 / erased * pace / YEAR for _, pace in PACES]
+            print("| %s | %d | %.1f | %.0f |" % (kind.name, packet_size, years[0], years[1]))
 
 
 def main():
-    print("| file system | erase block | batch | bytes written per message | blocks erased per 1,000 messages |")
-    print("|---|---|---|---|---|")
+    print("| file system, erase block of 4096 | batch | bytes written per message | blocks erased per 1,000 messages |")
+    print("|" + "---|" * 4)
     for kind in KINDS:
         for batch in BATCHES:
             written, erased = measure(kind, batch)
-            print("| %s | %d | %d | %d | %d |" % (kind.name, kind.block_size, batch, written, erased))
+            print("| %s | %d | %d | %d |" % (kind.name, batch, written, erased))
     last(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)
 
 
