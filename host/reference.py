@@ -104,11 +104,17 @@ def _cell(text: str) -> str:
 def settings() -> str:
     """The page of all settings."""
     lines = [SETTINGS]
+    told: dict[str, str] = {}  # the table of each line
     for name, table in TABLES.items():
         within = ".NAME" if table.each and "" not in table.keys else ""
         lines.append(f"## `[[{name}]]`\n" if table.many else f"## `[{name}{within}]`\n" if name else "## Top level\n")
         lines.append(f"{table.meaning}.\n")
-        lines += [_setting(key, setting, key in table.needed, table.each) for key, setting in table.keys.items()]
+        made = {key: _setting(key, setting, key in table.needed, table.each) for key, setting in table.keys.items()}
+        again = [key for key, line in made.items() if line in told]  # as in an earlier table
+        lines += [line for line in made.values() if line not in told]
+        if again:
+            lines.append(f"* `{'`, `'.join(again)}`: as in `[[{told[made[again[0]]]}]]`")
+        told.update(dict.fromkeys(made.values(), name))
         lines.append("")
     return "\n".join(lines)
 
