@@ -57,16 +57,15 @@ def test_a_commit_removes_and_sends_all_of_it(host: Host, manager: Manager) -> N
     assert host.content("plain") == [b"3"]
 
 
-def test_failed_commit_leaves_others_of_its_batch_committed(host: Host, manager: Manager) -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_failed_commit_changes_nothing_and_others_happen(host: Host, manager: Manager, together: bool) -> None:
     one, other = App(manager), App(manager)
     do(manager, one.commits(Letter("line1", b"1")))
     (found,) = do(manager, one.wants("line1"))
     asked = Letter("plain", b"told", acknowledge=headers.WANT_PA, administration_queue="plain")  # is written at once
-    failed, stood = do(
-        manager,
-        one.commits(asked, Letter("line1", b"lost"), Letter("nowhere", b"x"), taken=_keys(found)),
-        other.commits(Letter("line1", b"2")),
-    )
+    lost = one.commits(asked, Letter("line1", b"lost"), Letter("nowhere", b"x"), taken=_keys(found))
+    kept = other.commits(Letter("line1", b"2"))
+    failed, stood = do(manager, lost, kept) if together else [*do(manager, lost), *do(manager, kept)]
     assert isinstance(failed, NoSuchQueue)
     assert len(stood) == 1
     assert host.content("plain") == []
