@@ -11,7 +11,7 @@ from mqqb import headers
 from ordack.broker import service
 from ordack.broker.applications import PutBack
 from ordack.broker.manager import Manager
-from ordack.broker.message import Commit, Request, in_runs
+from ordack.broker.message import Commit, Order, Request, in_runs
 from ordack.client import Letter
 from ordack.store import Store, StoreError, StoreFull
 from ordack.store.queues import NoSuchQueue
@@ -107,6 +107,22 @@ def test_commit_receives_sends_elsewhere_and_acks_the_sender(tmp_path: Path) -> 
     exchange(world)
     world.settle(lambda: not sender.store.outgoing.messages())
     assert [one.number for one in receiver.store.outgoing.messages() if one.number] == [1]
+
+
+def test_purge_comes_after_order_acks_that_wait_to_be_settled(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    app = App(sender.manager)
+    for body in (b"1", b"2"):
+        do(sender.manager, app.commits(Letter(REMOTE, body)))
+        exchange(world)
+    assert receiver.content("line1") == [b"1", b"2"]
+    assert sender.store.outgoing.messages()
+    (queue,) = sender.store.outgoing.queues()
+    withdraw = Commit(order=Order("withdraw", (queue.identifier, 0, queue.identifier + 100, [])))
+    do(sender.manager, (app.application, Request(app.application.identifier, 3, withdraw)))
+    assert not sender.store.outgoing.messages()
+    outcomes = [sender.store.memory.missed(message_id) for message_id in sender.store.memory.old_outcomes(0)]
+    assert outcomes == ["", ""]
 
 
 def test_message_held_by_other_application_cannot_be_removed(host: Host, manager: Manager) -> None:
