@@ -301,7 +301,7 @@ def test_torn_capture_is_readable_up_to_last_whole_record(tmp_path: Path) -> Non
             found.extend(item.data for item in reading.packets(opened))
         assert found == packets[:wanted]
         decoder = columnar.Decoder([str(cut)])
-        assert message_ids(decoder.batches(64, ("kind", "message_id"), finish=True)) == list(range(wanted))
+        assert message_ids(decoder.batches(64, ("kind", "message_id"))) == list(range(wanted))
         assert bool(decoder.damages) == (data not in (whole, whole[: sizes[2]]))
 
 
