@@ -188,6 +188,11 @@ def names_of(raw: bytearray) -> list[str]:
     return [format_name(name) for name in message.multi_queue_format.destination.elements()]
 
 
+def test_private_queue_in_a_list_of_names() -> None:
+    raw = mqf_message(b"\2\0\0\0" + GUID + struct.pack("<I", 7), 1)
+    assert names_of(raw) == [format_name(headers.PrivateQueueFormatName(GUID, 7))]
+
+
 @pytest.mark.rule("B-431", "B-436")
 @pytest.mark.parametrize("count", [2, 3, 1000, 0x2AAAAAAB, 0x80000001, 0xFFFFFFFF])
 def test_shape_more_elements_than_bytes(count: int) -> None:
