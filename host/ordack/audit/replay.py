@@ -173,7 +173,6 @@ class Auditor:
         self._marks: dict[int, int] = {}  # {file with data missing at its end: last time}, not reached yet
         self._decoder: columnar.Decoder | None = None
         self._done = ffi.new("uint32_t *")
-        self.last_time = start
 
     def take(self, batches: Iterable[columnar.PacketColumns], progress: Callable[[int], None] | None = None) -> int:
         """Replay the next batches and return the number of packets. progress: called with numbers of rows."""
@@ -205,7 +204,6 @@ class Auditor:
                 lib.mqqb_audit_interrupted(self._tables.c, since)
                 del self._marks[number]
         self._rows(batch, begin, batch.rows)
-        self.last_time = max(self.last_time, int(batch.time[: batch.rows].max()))
 
     def _mark(self, decoder: columnar.Decoder) -> None:
         """Record files with missing data after their last frame: damaged files, and gaps in names or times."""

@@ -121,7 +121,7 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
     store's."""
     now = time.time()
     shown = store.status() if shown is None else shown
-    receiving = store.messages.receiving()
+    receiving, names = store.messages.receiving(), store.peer_names()
     queues: list[dict[str, Any]] = [
         {
             "name": queue.name,
@@ -150,12 +150,12 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
         "queues": queues,
         "refused": (shown or {}).get("refused", {}),
         "sessions": sessions,
-        "offline": [name for name in store.peer_names().known() if name not in connected],
+        "offline": [name for name in names.known() if name not in connected],
         "serial": (shown or {}).get("serial", []),
         "outgoing": waiting,
         "incoming": incoming(store),
         "lost": [
-            f"the latest message to {store.peer_names().added(name)} is lost: {classes.words(message_class, name)}"
+            f"the latest message to {names.added(name)} is lost: {classes.words(message_class, name)}"
             for name, message_class in store.outgoing.lost()
         ],
         "room": room.bytes,
