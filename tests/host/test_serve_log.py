@@ -102,6 +102,17 @@ def test_repeated_log_line_is_counted_and_logged_less_often() -> None:
     assert sum(told) == 999
 
 
+@pytest.mark.parametrize("repetitions", [0, 1, 5])
+def test_log_writes_nothing_without_a_new_event(repetitions: int) -> None:
+    world = _World(Form.JSON)
+    for _ in range(1 + repetitions):
+        world.log("refused")
+    for _ in range(10):
+        world.pass_time(AGAIN_S)
+    world.log.close()
+    assert [line.get("again", 0) for line in world.told()] == [0, *[repetitions] * (repetitions > 0)]
+
+
 def test_log_line_after_quiet_interval_counts_as_new() -> None:
     world = _World()
     world.log("it is gone")

@@ -79,14 +79,14 @@ class Operator:
 
 
 class _Fact:
-    """A fact: time of its last report, interval to the next, and repetitions since."""
+    """A fact: time of its last report, interval to the next, repetitions since, and the last line."""
 
-    def __init__(self, told: float, peer: str) -> None:
+    def __init__(self, told: float, peer: str, last: LogLine) -> None:
         self.told = told
         self.peer = peer
         self.quiet = AGAIN_S
         self.count = 0
-        self.last: LogLine | None = None
+        self.last = last
 
 
 class ServeLog:
@@ -115,7 +115,7 @@ class ServeLog:
             return
         if len(self._facts) >= FACTS_MAX:
             self._tell_again(next(iter(self._facts)))
-        self._remember(name, _Fact(self._clock(), peer))
+        self._remember(name, _Fact(self._clock(), peer, line))
         self._tell(line)
 
     def _remember(self, name: str, fact: _Fact) -> None:
@@ -141,7 +141,7 @@ class ServeLog:
         self._of_peer[fact.peer] -= 1
         if not self._of_peer[fact.peer]:
             del self._of_peer[fact.peer]
-        if fact.last:
+        if fact.count:
             self._tell(fact.last, fact.count, fact.told)
         return fact.count > 0
 
