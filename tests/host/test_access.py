@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -64,13 +65,16 @@ def test_write_without_access_right_is_rejected_and_reported(tmp_path: Path, acc
     assert friend.rejected == ({} if is_known else {sent[0]: DENIED})
     assert stranger.rejected == {sent[1]: DENIED, sent[2]: DENIED}
     assert any("of line1 (class 0x8004 NACK_ACCESS_DENIED)" in line for line in host.log)
-    refused = host.manager.report()["refused"]
-    assert refused == {"connections": {}, "messages": {"0x8004 NACK_ACCESS_DENIED": 2 if is_known else 3}}
+    told = host.manager.report()
+    assert told["refused"] == {"connections": {}, "messages": {"0x8004 NACK_ACCESS_DENIED": 2 if is_known else 3}}
+    refused_at = told["refused_at"]
+    assert refused_at == {"0x8004 NACK_ACCESS_DENIED": world.wall}
     host.manager.config.access = {}
     stranger.send(b"later")
     world.pass_time(1000)
     exchange(world)
     assert host.content("line1")[-1] == b"later"
+    assert host.manager.report()["refused_at"] == refused_at, "nothing was refused since"
     host.store.close()
 
 
@@ -123,7 +127,7 @@ def test_applications_of_this_machine_may_always_write(tmp_path: Path) -> None:
 
 
 async def test_address_outside_allow_list_is_refused_and_counted(tmp_path: Path) -> None:
-    allow = Networks((parse_network("127.0.0.2"),))
+    began, allow = int(time.time()), Networks((parse_network("127.0.0.2"),))
     async with serving(tmp_path, Config(), allow=allow) as server:
         for _ in range(5):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -131,6 +135,7 @@ async def test_address_outside_allow_list_is_refused_and_counted(tmp_path: Path)
                 assert await asyncio.wait_for(reader.read(), 60) == b""
             writer.close()
         await until(lambda: server.manager.links.counters.sessions_refused == {LIMIT: 0, ALLOW_LIST: 5, TLS: 0})
+        assert server.manager.report()["refused_at"][ALLOW_LIST] >= began
         [line] = server.log
         assert line.startswith(f"127.0.0.1: refused, it is not in the allow-list of 127.0.0.1:{server.port}")
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))

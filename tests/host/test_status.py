@@ -144,6 +144,25 @@ def test_status_healthz_and_the_page_give_one_verdict(tmp_path: Path) -> None:
         assert refusing.get("/livez")[0] == 200, "a restart would not help"
 
 
+@pytest.mark.parametrize(("hours", "problems"), [(0.5, 1), (5, 0)])
+def test_status_says_when_each_reason_for_a_refusal_last_occurred(store: Path, hours: float, problems: int) -> None:
+    """And has a remedy for the recent ones only."""
+    reason, now = "0x8000 NACK_BAD_DST_Q", time.time()
+    shown = {
+        "refused": {"connections": {"tls": 2}, "messages": {reason: 3, "no room": 1}},
+        "refused_at": {"tls": now - 4 * 86400, reason: now - hours * 3600, "no room": now - 1200},
+    }
+    with Client(store, look=True) as client:
+        told = status.glance(client.store, shown=shown)
+    ages = re.findall(r"(\w+): (\d), last (\d+ \w+) ago", status.refused_text(told))
+    assert ages == [
+        ("tls", "2", "4 days"),
+        ("NACK_BAD_DST_Q", "3", status.span(hours * 3600)),
+        ("room", "1", "20 min"),
+    ]
+    assert ["make it there" in problem for problem in told["problems"]] == [True] * problems
+
+
 @pytest.mark.parametrize(("waits", "problems"), [(status.PATIENCE_S / 2, 0), (status.PATIENCE_S + 1, 1)])
 def test_long_wait_for_first_connection_is_a_problem(store: Path, waits: float, problems: int) -> None:
     _send(store, sent_ago=waits)

@@ -92,8 +92,7 @@ class Batch:
             link.history.received += count
         for link, message_class in self.refusals:
             link.counts.refuse(message_class)
-            if message_class:
-                counters.last_refusal = self.outcomes.now, message_class
+            counters.refused_at[classes.reason(message_class)] = self.outcomes.now
         counters.failure = ""
 
     def take_out(self, queue: OutgoingQueue, entries: list[Entry]) -> None:

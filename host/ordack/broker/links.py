@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
@@ -225,7 +226,7 @@ class Links:
         """Return refusals, the last failure, and the state of each session."""
         return {
             "refused": self.refusals(),
-            "last_refusal": self.counters.last_refusal,
+            "refused_at": self.counters.refused_at.copy(),
             "failure": self.counters.failure,
             "sessions": [link.report() for link in self],
         }
@@ -235,7 +236,7 @@ class Links:
         messages: Counter[str] = Counter()
         for _, counts in self.counters.peers:
             for number, count in counts.refused.items():
-                messages[classes.label(number) if number else "no room"] += count
+                messages[classes.reason(number)] += count
         connections = {reason: count for reason, count in self.counters.sessions_refused.items() if count}
         return {"connections": connections, "messages": dict(messages)}
 
@@ -273,6 +274,7 @@ class Links:
         """Count a refused connection, and report it at intervals."""
         refused = self.counters.sessions_refused
         refused[kind] += 1
+        self.counters.refused_at[kind] = int(time.time())
         told, due = self._told.get(kind, (0, now))
         if now >= due:
             self._told[kind] = refused[kind], now + 1000 * SAME_AGAIN_S

@@ -149,6 +149,7 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
         "listening": shown and shown.get("listening"),
         "queues": queues,
         "refused": (shown or {}).get("refused", {}),
+        "refused_at": (shown or {}).get("refused_at", {}),
         "sessions": sessions,
         "offline": [name for name in names.known() if name not in connected],
         "serial": (shown or {}).get("serial", []),
@@ -207,12 +208,10 @@ def _problems(
             f"from an older copy, let it begin anew: `ordack store reset-stream {stream['source']} "
             f"{shlex.quote(stream['destination'])}`"
         )
-    at, message_class = (shown or {}).get("last_refusal") or (0, 0)
-    if now - at < REFUSED_S:
-        yield (
-            f"a message was refused {span(now - at)} ago with class {classes.label(message_class)}: the log of `ordack "
-            "serve` says whose and why"
-        )
+    for reason, at in (shown or {}).get("refused_at", {}).items():
+        if reason.startswith("0x") and now - at < REFUSED_S:
+            said = classes.words(int(reason.split()[0], 16))
+            yield f"a message was refused {span(now - at)} ago: {said}; the log of `ordack serve` names its sender"
 
 
 def is_kept(queue: str) -> bool:
@@ -259,19 +258,15 @@ def served_text(told: Mapping[str, Any]) -> str:
     return f"{text}; room for {megabytes(told['room'])}"
 
 
-def refused_text(refused: Mapping[str, Mapping[str, int]]) -> str:
-    """Return a summary of refusals since the start; "" if none."""
+def refused_text(told: Mapping[str, Any]) -> str:
+    """Return a summary of refusals since the start, and when each reason last occurred; "" if none."""
+    now, at = time.time(), told["refused_at"]
     return "; ".join(
-        f"{counted(sum(by_reason.values()), what[:-1])} ({', '.join(f'{why}: {n}' for why, n in by_reason.items())})"
-        for what, by_reason in refused.items()
+        f"{counted(sum(by_reason.values()), what[:-1])} "
+        f"({', '.join(f'{why}: {n}, last {span(now - at[why])} ago' for why, n in by_reason.items())})"
+        for what, by_reason in told["refused"].items()
         if by_reason
     )
-
-
-def why_refused(refused: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return the cause and remedy for each class of refused messages."""
-    numbers = (int(label.split()[0], 16) for label in refused.get("messages", {}) if label.startswith("0x"))
-    return [classes.words(number) for number in numbers]
 
 
 def of_message(

@@ -134,9 +134,8 @@ def _parts(told: Mapping[str, Any], with_guids: bool) -> list[str]:
     if waiting:
         found += _outgoing(waiting, with_guids)
     found += map(_line, told["lost"][:LOST_MAX])
-    if refused := status.refused_text(told["refused"]):
+    if refused := status.refused_text(told):
         found.append(_line(f"refused since the start: {refused}"))
-        found += map(_line, status.why_refused(told["refused"]))
     for problem in told["problems"]:
         if not any(problem.endswith(f": {queue['why']}") for queue in waiting):  # already in the table
             found.append(_line(problem))

@@ -85,6 +85,11 @@ def label(number: int) -> str:
     return f"0x{number:04X} {NAMES.get(number, '')}".rstrip()
 
 
+def reason(number: int) -> str:
+    """Return the label of the class of a refused message; class 0 means lack of room."""
+    return label(number) if number else "no room"
+
+
 def words(number: int, destination: str = "") -> str:
     """Return event, remedy and class in a sentence. destination: of the message, if known."""
     host, queue = split_direct(destination) or ("", "")

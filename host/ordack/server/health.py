@@ -101,7 +101,7 @@ class Overview:
             **{name: told[name] for name in ("store", "guid", "since", "process", "listening", "room", "serial")},
             "problems": told["problems"][:PROBLEMS_MAX],
             "problem_count": len(told["problems"]),
-            "refused": refused_text(told["refused"]),
+            "refused": refused_text(told),
             "queues": [{**queue, "oldest": _oldest(store, queue)} for queue in found[:ROWS_MAX]],
             "queue_count": len(found),
             "dead_letters": sum(queue["messages"] for queue in queues if is_kept(queue["name"])),

@@ -255,10 +255,9 @@ class CountsByPeer:
 
 class Counters:
     """The work of a queue manager. batches: transactions with messages from the network, by number of messages.
-    sessions_refused: connections, by LIMIT, ALLOW_LIST or TLS. last_refusal: seconds since 1970 and class of the last
-    message refused for another reason than room. ends: ended sessions, by rule. failure: the store's failure at
-    `failed_at` (monotonic milliseconds), "" after the next commit. turned: the loop's last round, in monotonic
-    seconds."""
+    sessions_refused: connections, by LIMIT, ALLOW_LIST or TLS. refused_at: the last refusal in seconds since 1970, by
+    these reasons and by those of messages. ends: ended sessions, by rule. failure: the store's failure at `failed_at`
+    (monotonic milliseconds), "" after the next commit. turned: the loop's last round, in monotonic seconds."""
 
     def __init__(self) -> None:
         self.peers = CountsByPeer()
@@ -268,7 +267,7 @@ class Counters:
         self.store_failures = 0
         self.failure = ""
         self.failed_at = 0
-        self.last_refusal: tuple[int, int] | None = None
+        self.refused_at: dict[str, int] = {}
         self.turned = 0.0
 
     def ended(self, rule: str) -> None:
