@@ -304,7 +304,7 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
     mqqb_audit_finding *found;
 
     /* Ambiguous messages are skipped, and forwarded ones: the source may lack the forwarder's acknowledgements. */
-    if ((slot->flags & TWO_IDS) != 0 || s->key.hops != 0) {
+    if ((slot->flags & (TWO_IDS | OTHER_ID)) != 0 || s->key.hops != 0) {
         return;
     }
     if ((slot->flags & FINAL) != 0 && slot->final_where == answers && is_shown(a, answers, slot->final_index)) {
@@ -962,11 +962,11 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         }
         return;
     }
-    if (slot->message_id != message_id && (slot->flags & TWO_IDS) == 0) {
+    if (slot->message_id != message_id && (slot->flags & (TWO_IDS | OTHER_ID)) == 0) {
         mqqb_audit_finding *const found =
             find(a, r, s, MQQB_AUDIT_ACK_BEYOND_RECEIPT, MQQB_AUDIT_FINAL_ACK_OTHER, s->sure == 0 || number < s->sure);
         a->accused = later(a->accused, r->time);
-        slot->flags |= TWO_IDS;
+        slot->flags |= OTHER_ID;
         found->number = number;
         found->a = message_id;
         found->b = slot->message_id;

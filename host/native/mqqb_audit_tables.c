@@ -11,10 +11,11 @@
 #define HELD 0x02u /* JN or JP: an OrderAck does not settle it (B-237) */
 #define ORDERED 0x04u
 #define FINAL 0x10u
-#define INSERTED 0x20u /* its FinalAck shows that the message was in the queue */
-#define TWO_IDS 0x40u  /* another MessageID or number was reported */
-#define TWICE 0x80u    /* two FinalAcks were reported */
-#define ASKED 0x100u   /* JN, JP or FA: a FinalAck is expected (B-116) */
+#define INSERTED 0x20u  /* its FinalAck shows that the message was in the queue */
+#define TWO_IDS 0x40u   /* a message with another MessageID or number was reported */
+#define TWICE 0x80u     /* two FinalAcks were reported */
+#define ASKED 0x100u    /* JN, JP or FA: a FinalAck is expected (B-116) */
+#define OTHER_ID 0x200u /* a FinalAck for another MessageID was reported */
 
 /* mqqb_audit_direction.unknown: already reported. */
 #define UNKNOWN_ACK 1u

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 SEED = int(os.environ.get("SEED") or 1)
 COUNT = 80  # captures in make test
 CHUNK = 20
+PINNED = [589755965]  # seeds whose captures the audit once judged wrongly
 MALFORMED, HOLE = 0, 7  # kinds of rows (mqqb_scan.h, mqqb_capture.h)
 KINDS = {"handshake": 0, "session": 3, "message": 4, "order": 5, "final": 6}
 
@@ -114,10 +116,10 @@ def audit_one(seed: int) -> Judgement:
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("first", range(SEED, SEED + COUNT, CHUNK))
-def test_planted_violations_are_found_and_none_is_invented(first: int) -> None:
+@pytest.mark.parametrize("seeds", [PINNED, *(range(one, one + CHUNK) for one in range(SEED, SEED + COUNT, CHUNK))])
+def test_planted_violations_are_found_and_none_is_invented(seeds: Sequence[int]) -> None:
     found: Counter[str] = Counter()
-    for seed in range(first, first + CHUNK):
+    for seed in seeds:
         judgement = audit_one(seed)
         assert not judgement.problems, f"capture with seed {seed}: " + "; ".join(judgement.problems)
         found += judgement.tally

@@ -641,15 +641,17 @@ static void test_a_number_that_was_left_out(void)
 
 static void test_a_final_ack_for_another_message(void)
 {
-    uint32_t shown, wrong;
+    uint32_t shown, wrong, again;
 
     start();
     shown = message(1, 0, USUAL);
     wrong = final_ack(1, WITH(.id = 77));
     (void)final_ack(1, WITH(.id = 78));
-    CHECK_FOUND("A");
+    again = message(1, 0, WITH(.id = 77));
+    CHECK_FOUND("AR");
     CHECK_SHOWN(0, shown, wrong);
     CHECK_EQ(found[0].detail, MQQB_AUDIT_FINAL_ACK_OTHER);
+    CHECK_SHOWN(1, shown, again);
 
     start();
     (void)message(1, 0, WITH(.old = 1));
