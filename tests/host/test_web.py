@@ -204,6 +204,33 @@ def test_actions_do_what_the_commands_do(tmp_path: Path) -> None:
                 assert [queue.on_hold for queue in counts if "gone" in queue.format_name] == [on_hold]
 
 
+@pytest.mark.slow
+def test_each_change_on_the_web_page_leaves_one_log_line(tmp_path: Path) -> None:
+    store, away = tmp_path / "store", "direct=os:gone\\private$\\reports"
+    store_with_dead_letters(store, [("", b"1"), ("", b"2"), ("", b"3")])
+    with Client(store) as client:
+        dead = next(client.queue("system$;deadxact").peek())
+        client.send(away, b"waits")
+    with_token(store, TOKEN, "log-format = 'json'\n")
+    changes: list[dict[str, Any]] = [
+        {"action": "create", "queue": "ovens"},
+        {"action": "move", "queue": "system$;deadxact", "key": dead.lookup_id, "in_doubt": dead.in_doubt},
+        {"action": "purge", "queue": "system$;deadxact"},
+        *({"action": action, "queue": away} for action in ("pause", "resume") * 2),
+    ]
+    with watched_serve(store) as running:
+        act(running.http, {"action": "look", "queue": "ovens"})
+        answers = [act(running.http, change)[1]["done"] for change in changes]
+        assert act(running.http, {"action": "purge", "queue": "missing"})[0] == 400
+        log = [json.loads(line) for line in running.serve.stop()[2].splitlines()]
+    told = [line for line in log if line["text"].startswith("127.0.0.1 by HTTP")]
+    assert [(line["level"], line["queue"]) for line in told] == [("info", change["queue"]) for change in changes]
+    assert not any("again" in line for line in told)
+    assert [line["text"].partition(": ")[2] for line in told] == answers
+    counts = [re.search(r"(\d+) messages?\b", answer) for answer in answers]
+    assert [found and int(found[1]) for found in counts] == [None, 1, 2, 1, 1, 1, 1]
+
+
 def test_overview_limits_rows_and_finds_each_queue_and_board(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         manager = Manager(store, tcp.now())

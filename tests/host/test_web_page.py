@@ -144,7 +144,7 @@ def test_page_creates_purges_shows_and_moves(browser: Any, running: Watched, wid
     page.click("#messages li:has-text('press 7') button")
     assert "of " + str(len(HOSTILE)) in page.inner_text("#ask-text")
     assert "line1" in page.inner_text("#ask-text")
-    assert "Moved the message to" in confirm(page, "Move 1 message back?")
+    assert "Moved 1 message from" in confirm(page, "Move 1 message back?")
     page.wait_for_selector("#messages li:nth-child(3)", state="detached")
     with Client(running.store) as client:
         assert [message.label for message in client.queue("line1").peek()] == ["press 7"]

@@ -83,11 +83,10 @@ def sessions(shown: Mapping[str, Any], with_guids: bool = False) -> list[str]:
     for session in shown["sessions"]:
         name = session.get("peer_name") or session["guid"]
         name += f" {session['guid']}" if with_guids and name != session["guid"] else ""
-        certificate = f", certificate of {session['certificate']}" if session.get("certificate") else ""
+        name += f", certificate of {session['certificate']}" if session.get("certificate") else ""
         opened_by = "this side" if session["initiator"] else "it"
-        whom = f"{name}{certificate}"
         in_flight = str(session.get("in_flight", ""))
-        rows.append((session["name"], session["address"], whom, session["state"], opened_by, in_flight))
+        rows.append((session["name"], session["address"], name, session["state"], opened_by, in_flight))
     headings = ("session with", "address", "queue manager", "state", "opened by")
     found = [table_text(headings, ("in flight",), rows)]
     if shown["serial"]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ordack.broker.message import Message
+from ordack.broker.serve_log import INFO, LogLine
 from ordack.client import Client
 from ordack.config import classes
 from ordack.config.names import PeerNames, counted
@@ -31,9 +33,9 @@ RULES: dict[type, str] = {
 }  # fmt: skip
 
 
-def run(folder: Path, body: bytes) -> dict[str, Any]:
+def run(folder: Path, body: bytes, address: str, tell: Callable[[str], None]) -> dict[str, Any]:
     """Carry out one request: a JSON object with `action` and its values, as in ACTIONS. Returns the answer, ready for
-    JSON. Raises ValueError, StoreError and its subclasses."""
+    JSON. tell: called with a line for the log after each change. Raises ValueError, StoreError and its subclasses."""
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):
@@ -50,7 +52,11 @@ def run(folder: Path, body: bytes) -> dict[str, Any]:
         ):
             raise ValueError(f"`{name}` of {action} is not valid: send {RULES[type(least)]}.")
     with Client(StoreBeside(folder)) as client:
-        return function(client, **values)
+        answer = function(client, **values)
+        if done := answer.get("done"):  # the time makes each change a line of its own
+            tell(LogLine(f"{address} by HTTP: {done}", INFO, str(time.monotonic_ns()), queue=values["queue"]))
+            answer["done"] = client.store.peer_names().added(done)
+        return answer
 
 
 def _create(client: Client, queue: str, transactional: bool) -> dict[str, Any]:
@@ -69,7 +75,7 @@ def _move(client: Client, queue: str, key: int, in_doubt: bool) -> dict[str, Any
             f"The message is not available in {queue}: it was removed, or an application receives it. Look into the "
             "queue again."
         )
-    return {"done": f"Moved the message to {_names(client).added(moved[0])}, as message {moved[1]}."}
+    return {"done": f"Moved 1 message from {queue} to {moved[0]}, as message {moved[1]}."}
 
 
 def _hold(client: Client, queue: str, hold: bool) -> dict[str, Any]:
@@ -77,17 +83,18 @@ def _hold(client: Client, queue: str, hold: bool) -> dict[str, Any]:
         raise StoreError(f"There is no outgoing queue {queue}: its last message has been settled.")
     if not hold:
         client.order("request_resend", queue)
-    return {"done": f"{'Paused' if hold else 'Resumed'} the outgoing queue {_names(client).added(queue)}."}
+    waiting = sum(found.messages for found in client.store.outgoing.queues("format_name = ?", (queue,)))
+    return {"done": f"{'Paused' if hold else 'Resumed'} the outgoing queue {queue} with {counted(waiting, 'message')}."}
 
 
 def _look(client: Client, queue: str, rank: int, lookup_id: int) -> dict[str, Any]:
     """The messages behind a place, which `next` of the page before says."""
-    opened = client.queue(queue)
+    opened, names = client.queue(queue), client.store.peer_names()
     found = opened.look((rank, lookup_id), PAGE_MESSAGES)
     end = (found[-1].rank, found[-1].lookup_id) if found else (rank, lookup_id)
     return {
         "queue": opened.name,
-        "messages": [_shown(Message(stored), _names(client)) for stored in found],
+        "messages": [_shown(Message(stored), names) for stored in found],
         "next": end if found and opened.look(end, 1) else None,
     }
 
@@ -109,10 +116,6 @@ def _shown(message: Message, names: PeerNames) -> dict[str, Any]:
         "is_cut": len(body) > (len(text.encode()) if is_text else HEX_BYTES),
         "why": classes.words(message.message_class, message.destination) if message.message_class else "",
     }
-
-
-def _names(client: Client) -> PeerNames:
-    return client.store.peer_names()
 
 
 # Functions, and their values with defaults, which are also the least numbers. An empty text is refused.

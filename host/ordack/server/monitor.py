@@ -269,9 +269,8 @@ class _HttpConnection(asyncio.Protocol):
             **answer.headers,
         }
         is_head = self._request is not None and self._request.method == b"HEAD"
-        phrase = HTTPStatus(answer.code).phrase
         events = (
-            h11.Response(status_code=answer.code, headers=list(headers.items()), reason=phrase),
+            h11.Response(status_code=answer.code, headers=list(headers.items()), reason=HTTPStatus(answer.code).phrase),
             h11.Data(data=b"" if is_head else answer.body),
             h11.EndOfMessage(),
         )
@@ -281,8 +280,8 @@ class _HttpConnection(asyncio.Protocol):
 
 class Monitor:
     """Takes over a listening socket and answers requests from `start` to `close`. tell: called in another thread with
-    defects for the operator. token: permits changes, and shows the page to clients on other machines. Without it, the
-    generated `own_token` permits changes from this machine."""
+    defects and changes for the log. token: permits changes, and shows the page to clients on other machines. Without
+    it, the generated `own_token` permits changes from this machine."""
 
     files = FILES
 
@@ -397,21 +396,21 @@ class Monitor:
         self._do(self._answer(connection, request, body))
 
     async def _answer(self, connection: _HttpConnection, request: h11.Request, body: bytes) -> None:
-        path, _, query = request.target.partition(b"?")
+        address, (path, _, query) = connection.address, request.target.partition(b"?")
         headers = dict(request.headers)
         if path not in self._pages and path not in self._files and path not in (LIVE, ACT):
             answer = HttpAnswer(
                 404, b"There is no such page. Pages: " + b", ".join((b"/", *self._pages, LIVE, ACT)) + b"\n"
             )
         elif path == ACT:
-            answer = self._refusal(connection.address, request.method, headers) or await self._act(body)
+            answer = self._refusal(address, request.method, headers) or await self._act(body, address)
         elif request.method not in (b"GET", b"HEAD"):
             answer = HttpAnswer(405, b"This page is read-only: send GET or HEAD.\n", headers={"allow": "GET, HEAD"})
         elif path in self._files:
             answer = self._files[path]
         elif path == LIVE:
             answer = _of(health.restart_helps(self._manager, time.monotonic()))
-        elif path == OVERVIEW and not self._may_see(connection.address, headers):
+        elif path == OVERVIEW and not self._may_see(address, headers):
             answer = HttpAnswer(401, LOCKED, headers={"www-authenticate": "Bearer"})
         else:
             answer = await self._pages[path].answer(query if path == OVERVIEW else b"")
@@ -433,21 +432,20 @@ class Monitor:
             return HttpAnswer(401, NO_TOKEN, headers={"www-authenticate": "Bearer"})
         return None
 
-    async def _act(self, body: bytes) -> HttpAnswer:
+    async def _act(self, body: bytes, address: str) -> HttpAnswer:
         """Run an action in its thread, one at a time."""
         if self._acting and not self._acting.done():
             return HttpAnswer(503, BUSY)
-        folder = self._manager.store.folder
-        self._acting = self._loop.run_in_executor(self._actor, self._acted, folder, body)
+        self._acting = self._loop.run_in_executor(self._actor, self._acted, body, address)
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await asyncio.shield(self._acting)
         except TimeoutError:
             return _as_json(202, {"done": AT_WORK})
 
-    def _acted(self, folder: Path, body: bytes) -> HttpAnswer:
+    def _acted(self, body: bytes, address: str) -> HttpAnswer:
         try:
-            return _as_json(200, actions.run(folder, body))
+            return _as_json(200, actions.run(self._manager.store.folder, body, address, self._tell))
         except (ValueError, StoreError) as error:
             return HttpAnswer(400, f"{error}\n".encode(errors="backslashreplace"))
         except Exception as error:  # noqa: BLE001 - the next request may succeed
