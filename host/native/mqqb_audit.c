@@ -612,7 +612,7 @@ static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *
 static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, const mqqb_audit_final *first,
                           const mqqb_audit_final *second)
 {
-    const mqqb_audit_slot *const slot = seen_slot(a, s, first->number);
+    mqqb_audit_slot *const slot = seen_slot(a, s, first->number);
     mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_FINAL_ACKS, 0);
 
     found->number = first->number;
@@ -622,6 +622,7 @@ static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, const 
         show_slot(found, slot);
     }
     show(found, &first->packet);
+        slot->flags |= TWICE;
     show(found, &second->packet);
 }
 
@@ -909,14 +910,14 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     s->covered = last;
 }
 
-/* Did another remembered FinalAck already end this message without a slot? 1: yes. */
+/* Did another remembered FinalAck end this message while it had no slot? 1: yes. */
 static int check_twice(mqqb_audit *a, const row *r, const sequence *s, const mqqb_audit_final *second)
 {
     uint32_t k;
 
     for (k = 0; k < MQQB_AUDIT_FINALS; k++) {
         const mqqb_audit_final *const final = &s->finals[k];
-        if (final->number == second->number) {
+        if (final->number == second->number && final->message_id == second->message_id) {
             if (final->id != second->id) {
                 removed_twice(a, r, s, final, second);
             }
@@ -981,12 +982,14 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     } else if (!inserted || (slot->flags & INSERTED) != 0) {
         if (inserted && id != slot->final_id && (slot->flags & TWICE) == 0) {
             const mqqb_audit_final first = final_of(slot, number);
-            slot->flags |= TWICE;
             removed_twice(a, r, s, &first, &final);
         }
         return;
     }
-    slot->flags |= inserted ? INSERTED : 0;
+    if (inserted) {
+        (void)check_twice(a, r, s, &final); /* the other one may have come before its message was seen */
+        slot->flags |= INSERTED;
+    }
     set_final(slot, &final, 2 * r->connection | r->direction, own->missed != 0 ? 0 : own->messages);
 }
 

@@ -297,6 +297,26 @@ static void test_two_final_acks(void)
     CHECK_FOUND("");
 }
 
+static void test_two_final_acks_one_of_them_before_its_message(void)
+{
+    uint32_t shown, first, second;
+
+    start();
+    (void)message(9, 8, WITH(.old = 1));
+    first = final_ack(1, WITH(.own_id = 900));
+    (void)final_ack(2, WITH(.own_id = 910));
+    (void)final_ack(3, WITH(.own_id = 920, .id = 77)); /* for another message, which nobody sees */
+    shown = message(1, 0, WITH(.old = 1));
+    (void)message(2, 1, WITH(.old = 1));
+    (void)message(3, 2, WITH(.old = 1));
+    second = final_ack(1, WITH(.own_id = 901));
+    (void)final_ack(2, WITH(.own_id = 910)); /* sent again */
+    (void)final_ack(3, WITH(.own_id = 921));
+    (void)final_ack(1, WITH(.own_id = 900)); /* said once */
+    CHECK_FOUND("D");
+    CHECK_SHOWN(0, shown, first, second);
+}
+
 static void test_two_final_acks_without_a_slot(void)
 {
     start();
@@ -648,6 +668,7 @@ static void all(void)
     RUN("B-012", test_a_forwarder_resends);
     RUN("B-224 B-236", test_a_session_ack_without_bits);
     RUN("B-116", test_two_final_acks);
+    RUN("B-116", test_two_final_acks_one_of_them_before_its_message);
     RUN("B-116", test_two_final_acks_without_a_slot);
     RUN("A-01 B-271", test_order_acks_that_went_back);
     RUN("B-079 A-21", test_who_is_meant_is_not_certain);
