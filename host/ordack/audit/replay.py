@@ -186,10 +186,13 @@ class Auditor:
 
     def feed(self, batch: columnar.PacketColumns) -> None:
         """Replay the next rows of the capture."""
+        first = self._decoder is None
         self._decoder = batch.decoder
         self._connect(batch.decoder)
         if not batch.rows:
             return
+        if first:  # a file's first frame is not its earliest if queues of a network card wrote it in turn
+            self._tables.c.start = min(self._tables.c.start, int(batch.time[0]))
         self._mark(batch.decoder)
         begin = 0
         for number, latest in sorted(self._marks.items(), key=itemgetter(1)):
