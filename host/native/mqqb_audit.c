@@ -29,15 +29,9 @@ static void miss(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 
 static int64_t unseen(const mqqb_audit *a, const sequence *s)
 {
-    int64_t time = a->start;
+    const int64_t managers = later(a->sources[s->key.source].missed.time, a->sources[s->carrier].missed.time);
 
-    if (a->sources[s->key.source].missed.time > time) {
-        time = a->sources[s->key.source].missed.time;
-    }
-    if (a->pairs[s->pair].missed.time > time) {
-        time = a->pairs[s->pair].missed.time;
-    }
-    return time;
+    return later(later(a->start, a->pairs[s->pair].missed.time), managers);
 }
 
 /* Has the sender begun another connection, while the capture lacks the end of the sequence's last connection? Then
@@ -67,10 +61,11 @@ static uint32_t left_for(const mqqb_audit *a, const sequence *s)
 static void refresh(const mqqb_audit *a, sequence *s)
 {
     const uint32_t source_missed = a->sources[s->key.source].missed.missed,
-                   pair_missed = a->pairs[s->pair].missed.missed;
+                   carrier_missed = a->sources[s->carrier].missed.missed, pair_missed = a->pairs[s->pair].missed.missed;
 
-    if (s->source_missed != source_missed || s->pair_missed != pair_missed) {
+    if (s->source_missed != source_missed || s->carrier_missed != carrier_missed || s->pair_missed != pair_missed) {
         s->source_missed = source_missed;
+        s->carrier_missed = carrier_missed;
         s->pair_missed = pair_missed;
         s->sure = 0;
         s->fresh = 1;
@@ -509,6 +504,12 @@ static int was_in_use(const mqqb_audit *a, const sequence *s)
     return s->fresh == 0 && (s->sure != 0 || (s->key.hops == 0 && a->connections[s->where / 2].begun != 0));
 }
 
+/* The queue manager that sends this row's message: its source, or a forwarder, 0 if unknown. */
+static uint32_t carrier(const mqqb_audit *a, const row *r, const mqqb_audit_key *key)
+{
+    return key->hops == 0 ? key->source : a->connections[r->connection].direction[r->direction].owner;
+}
+
 static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *key, uint32_t pair)
 {
     const uint32_t ordinal = get(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL),
@@ -533,6 +534,8 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     s->pair = pair;
     s->pair_missed = a->pairs[pair].missed.missed;
     s->source_missed = a->sources[key->source].missed.missed;
+    s->carrier = carrier(a, r, key);
+    s->carrier_missed = a->sources[s->carrier].missed.missed;
     s->first_where = 2 * r->connection | r->direction;
     s->where = NOWHERE;
     s->reported_where = NOWHERE;
@@ -559,7 +562,7 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     if (lower != 0 && f->newest == entry) {
         sequence *const before = &a->sequences[lower - 1];
         refresh(a, before);
-        if (before->pair == pair && was_in_use(a, before)) { /* until now (B-093) */
+        if (before->pair == pair && before->carrier == s->carrier && was_in_use(a, before)) { /* until now (B-093) */
             be_sure(s, 1);
             s->fresh = 0;
             if (before->sure != 0) {
@@ -619,10 +622,10 @@ static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, const 
     found->a = first->id;
     found->b = second->id;
     if (slot != NULL) {
+        slot->flags |= TWICE;
         show_slot(found, slot);
     }
     show(found, &first->packet);
-        slot->flags |= TWICE;
     show(found, &second->packet);
 }
 
@@ -659,10 +662,12 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     }
 
     refresh(a, s);
-    if (s->pair != pair) {
+    if (s->pair != pair || s->carrier != carrier(a, r, &key)) {
         s->pair = pair;
         s->pair_missed = a->pairs[pair].missed.missed;
-        if (a->pairs[pair].missed.time >= s->first_time) {
+        s->carrier = carrier(a, r, &key);
+        s->carrier_missed = a->sources[s->carrier].missed.missed;
+        if (later(a->pairs[pair].missed.time, a->sources[s->carrier].missed.time) >= s->first_time) {
             s->sure = 0;
             s->fresh = 1;
         }

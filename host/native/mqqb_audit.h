@@ -131,9 +131,10 @@ typedef struct {
     uint32_t accepted, highest, lowest,
         covered; /* limit of the receiver's accepted number; seen; seen; named by OrderAcks */
     uint32_t pair, pair_missed, source_missed;
-    uint32_t where, message_id; /* message_id: the flow's greatest, in its newest sequence */
-    uint32_t several;           /* 1: several connections have carried it, so the order of arrival is unknown */
-    uint32_t superseded;        /* 1: a newer sequence of the flow exists */
+    uint32_t carrier, carrier_missed; /* the queue manager that sent it last: its source or a forwarder */
+    uint32_t where, message_id;       /* message_id: the flow's greatest, in its newest sequence */
+    uint32_t several;                 /* 1: several connections have carried it, so the order of arrival is unknown */
+    uint32_t superseded;              /* 1: a newer sequence of the flow exists */
     uint32_t has_slots, first_block, last_block, floor_block; /* blocks below the floor are freed */
     uint32_t acks_used, finals_next;
     int64_t last_time;

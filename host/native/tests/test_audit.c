@@ -910,6 +910,59 @@ static void test_another_pair_of_hosts(void)
     }
 }
 
+#define FORWARDED(...) WITH(.source = OTHER, .flags = 1, __VA_ARGS__)
+
+static void test_a_hole_of_a_forwarder(void)
+{
+    enum { SECOND_FORWARDER = 4 };
+
+    for (uint32_t k = 0; k < 3; k++) {
+        start();
+        pair_of[1] = 2; /* it has a second address */
+        opened(1, 0, SENDER);
+        (void)message(1, 0, FORWARDED(0));
+        (void)plain(k < 2 ? HOLE : BEGIN, 1, 0);
+        if (k == 1) {
+            (void)message(2, 1, FORWARDED(.sent_time = START)); /* handed over before it */
+        }
+        (void)final_ack(5, WITH(.source = OTHER));
+        CHECK_FOUND(k < 2 ? "a" : "A");
+    }
+
+    for (uint32_t k = 0; k < 2; k++) { /* another one has the next message */
+        start();
+        pair_of[1] = 2;
+        opened(1, 0, SECOND_FORWARDER);
+        (void)message(1, 0, FORWARDED(0));
+        (void)message(1, 0, FORWARDED(.queue = SECOND_QUEUE, .connection = 1));
+        (void)plain(HOLE, 1, 0);
+        if (k == 1) {
+            (void)message(2, 1, FORWARDED(.sent_time = START));
+        }
+        (void)final_ack(5, WITH(.source = OTHER));
+        CHECK_FOUND("aa");
+    }
+
+    for (uint32_t k = 0; k < 2; k++) { /* another one takes its place */
+        start();
+        pair_of[2] = 2;
+        opened(1, 0, SECOND_FORWARDER);
+        opened(2, 0, SECOND_FORWARDER);
+        (void)message(1, 0, FORWARDED(0));
+        (void)plain(k == 0 ? HOLE : BEGIN, 2, 0);
+        (void)message(2, 1, FORWARDED(.connection = 1, .old = 1));
+        (void)final_ack(5, WITH(.source = OTHER));
+        CHECK_FOUND(k == 0 ? "a" : "A");
+    }
+
+    start_two();
+    opened(2, 0, SECOND_FORWARDER);
+    (void)message(8, 7, FORWARDED(0));
+    (void)message(1, 0, FORWARDED(.ordinal = 2, .old = 1, .connection = 2)); /* may not be the first there */
+    (void)final_ack(2, WITH(.ordinal = 2, .source = OTHER));
+    CHECK_FOUND("a");
+}
+
 static void test_an_interrupted_capture(void)
 {
     start();
@@ -1023,6 +1076,7 @@ static void all(void)
     RUN("B-204 B-208", test_an_older_connection_does_not_say_who_opened_it);
     RUN("B-110", test_a_hole_makes_unsure);
     RUN("B-110", test_another_pair_of_hosts);
+    RUN("B-110", test_a_hole_of_a_forwarder);
     RUN("mqqb_audit.h", test_an_interrupted_capture);
     RUN("mqqb_audit.h", test_what_comes_late_withdraws);
 }

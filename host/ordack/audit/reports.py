@@ -162,10 +162,12 @@ def withdraw(
     sources = np.zeros(len(findings), np.uint32)
     of_flows = findings["flow"] != 0
     sources[of_flows] = flows["key"]["source"][findings["flow"][of_flows].astype(np.int64) - 1]
+    forwarders = connections["direction"]["owner"][findings["connection"], 1 - findings["direction"]]
     for mark in np.flatnonzero(late).tolist():
         found = findings[mark]
         concerned = dependent & (findings["unknown"] == 0) & (times >= times[mark])
-        concerned &= (hosts == hosts[mark]) | (of_flows & (sources == found["a"]))
+        managed = (sources == found["a"]) | (forwarders == found["a"])
+        concerned &= (hosts == hosts[mark]) | (of_flows & managed & (found["a"] != 0))
         concerned[mark:] = False
         for row in np.flatnonzero(concerned).tolist():
             kind, flow = findings["kind"][row], findings["flow"][row]
