@@ -39,6 +39,10 @@ def _within_reach(capture: Capture, violation: Planted) -> bool:
         newest = max((packet.sequence[::-1] for packet in sent), default=(0, 0))[::-1]
         highest = max((packet.number for packet in sent if packet.sequence == last.sequence), default=0)
         seen = any(packet.visible and packet.message_id == last.message_id for packet in sent)
+        if violation.kind == "delivered_twice":  # what is acknowledged of a sequence not yet seen is not judged
+            first = [packet.frames[0].time for packet in violation.evidence[0] if packet.visible]
+            of_sequence = [one for one in sent if one.visible and one.sequence == last.sequence]
+            seen &= min((one.frames[-1].time for one in of_sequence), default=moment) < max(first, default=0)
         return seen and newest == last.sequence and highest < violation.number + WINDOW
     return True
 
