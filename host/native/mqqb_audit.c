@@ -11,7 +11,7 @@ static void count_missed(mqqb_audit_missed *missed, int64_t time)
     }
 }
 
-/* Packets of this direction are missing: of any queue manager sending in it, or between these hosts. */
+/* Packets of this direction are missing: of any queue manager sending in it, or between these hosts, or forwarded. */
 static void miss(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
@@ -19,6 +19,9 @@ static void miss(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 
     own->missed = 1;
     count_missed(&a->pairs[c->pair ^ r->direction].missed, r->time);
+    if (c->direction[0].owner != 0) {
+        count_missed(&a->sources[c->direction[0].owner].gaps[r->direction], r->time);
+    }
     if (own->owner != 0) {
         count_missed(&a->sources[own->owner].missed, r->time);
     }
@@ -27,11 +30,22 @@ static void miss(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     }
 }
 
+/* The gaps in connections like the one that carried the sequence last: of one opener, in one direction. */
+static const mqqb_audit_missed *gaps_of(const mqqb_audit *a, const sequence *s)
+{
+    return &a->sources[a->connections[s->where / 2].direction[0].owner].gaps[s->where & 1];
+}
+
 static int64_t unseen(const mqqb_audit *a, const sequence *s)
 {
-    const int64_t managers = later(a->sources[s->key.source].missed.time, a->sources[s->carrier].missed.time);
+    const int64_t managers = later(a->sources[s->key.source].missed.time, gaps_of(a, s)->time);
 
     return later(later(a->start, a->pairs[s->pair].missed.time), managers);
+}
+
+static int has_end(const mqqb_audit_direction *own)
+{
+    return own->ended != 0 && own->ending != MQQB_END_REPLACED;
 }
 
 /* Has the sender begun another connection, while the capture lacks the end of the sequence's last connection? Then
@@ -44,7 +58,7 @@ static uint32_t left_for(const mqqb_audit *a, const sequence *s)
     const mqqb_audit_direction *const own = &c->direction[side];
     uint32_t next;
 
-    if (own->ended != 0 && own->ending != MQQB_END_REPLACED) {
+    if (has_end(own)) {
         return 0;
     }
     for (next = a->sources[own->owner].newest[side]; next > s->where / 2 + 1; next = newer->before[side]) {
@@ -60,12 +74,12 @@ static uint32_t left_for(const mqqb_audit *a, const sequence *s)
 /* Drop certainty if packets of this sender may have been missed since the last look. */
 static void refresh(const mqqb_audit *a, sequence *s)
 {
-    const uint32_t source_missed = a->sources[s->key.source].missed.missed,
-                   carrier_missed = a->sources[s->carrier].missed.missed, pair_missed = a->pairs[s->pair].missed.missed;
+    const uint32_t source_missed = a->sources[s->key.source].missed.missed, gaps = gaps_of(a, s)->missed,
+                   pair_missed = a->pairs[s->pair].missed.missed;
 
-    if (s->source_missed != source_missed || s->carrier_missed != carrier_missed || s->pair_missed != pair_missed) {
+    if (s->source_missed != source_missed || s->gaps != gaps || s->pair_missed != pair_missed) {
         s->source_missed = source_missed;
-        s->carrier_missed = carrier_missed;
+        s->gaps = gaps;
         s->pair_missed = pair_missed;
         s->sure = 0;
         s->fresh = 1;
@@ -93,6 +107,28 @@ static void add_source(uint32_t *sources, uint32_t *more, uint32_t code)
         }
     }
     *more = 1;
+}
+
+/* A connection carries its first message. If the capture lacks the end of an earlier one, and other packets of its
+ * opener, it may lack the last packets there. */
+static void leave(mqqb_audit *a, const row *r, const mqqb_audit_connection *c)
+{
+    mqqb_audit_missed *const gaps = a->sources[c->direction[0].owner].gaps;
+    const uint32_t side = r->direction;
+    mqqb_audit_connection *older;
+    uint32_t next = gaps[0].missed + gaps[1].missed != 0 ? c->before[0] : 0, k;
+
+    for (k = 0; next != 0 && k < MQQB_AUDIT_EARLIER; next = older->before[0], k++) {
+        mqqb_audit_direction *own;
+        older = &a->connections[next - 1];
+        own = &older->direction[side];
+        if (!has_end(own) && own->left == 0 && own->last_time <= c->first_time &&
+            (older->pair == c->pair || older->direction[1].owner == c->direction[1].owner)) {
+            own->left = 1;
+            count_missed(&gaps[side], c->first_time);
+            a->pairs[c->pair ^ side].begun_flow = 0;
+        }
+    }
 }
 
 /* ---- late packets ----------------------------------------------------------------------------- */
@@ -504,12 +540,6 @@ static int was_in_use(const mqqb_audit *a, const sequence *s)
     return s->fresh == 0 && (s->sure != 0 || (s->key.hops == 0 && a->connections[s->where / 2].begun != 0));
 }
 
-/* The queue manager that sends this row's message: its source, or a forwarder, 0 if unknown. */
-static uint32_t carrier(const mqqb_audit *a, const row *r, const mqqb_audit_key *key)
-{
-    return key->hops == 0 ? key->source : a->connections[r->connection].direction[r->direction].owner;
-}
-
 static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *key, uint32_t pair)
 {
     const uint32_t ordinal = get(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL),
@@ -534,10 +564,9 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     s->pair = pair;
     s->pair_missed = a->pairs[pair].missed.missed;
     s->source_missed = a->sources[key->source].missed.missed;
-    s->carrier = carrier(a, r, key);
-    s->carrier_missed = a->sources[s->carrier].missed.missed;
     s->first_where = 2 * r->connection | r->direction;
-    s->where = NOWHERE;
+    s->where = s->first_where;
+    s->gaps = gaps_of(a, s)->missed;
     s->reported_where = NOWHERE;
     s->first_time = r->time;
     s->lowest = 0xFFFFFFFFu;
@@ -562,7 +591,8 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     if (lower != 0 && f->newest == entry) {
         sequence *const before = &a->sequences[lower - 1];
         refresh(a, before);
-        if (before->pair == pair && before->carrier == s->carrier && was_in_use(a, before)) { /* until now (B-093) */
+        if (before->pair == pair && (key->hops == 0 || gaps_of(a, before) == gaps_of(a, s)) &&
+            was_in_use(a, before)) { /* until now (B-093) */
             be_sure(s, 1);
             s->fresh = 0;
             if (before->sure != 0) {
@@ -643,6 +673,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     const uint32_t sent_time = get(r, MQQB_SCAN_SENT_TIME);
     uint32_t at = sequence_place(a, key.source, ordinal, time_stamp), entry;
     int resent;
+    const mqqb_audit_missed *gaps;
     mqqb_audit_flow *f;
     mqqb_audit_slot *slot;
     sequence *s;
@@ -656,18 +687,19 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     s = &a->sequences[entry - 1];
     f = &a->flows[s->flow - 1];
     s->last_time = r->time;
-    if (s->where != where && (f->connections == 0 || r->connection > f->last_connection)) {
+    if (f->connections == 0 || r->connection > f->last_connection) {
         f->connections++;
         f->last_connection = r->connection;
     }
 
     refresh(a, s);
-    if (s->pair != pair || s->carrier != carrier(a, r, &key)) {
+    gaps = gaps_of(a, s);
+    s->where = where;
+    if (s->pair != pair || gaps_of(a, s) != gaps) {
         s->pair = pair;
         s->pair_missed = a->pairs[pair].missed.missed;
-        s->carrier = carrier(a, r, &key);
-        s->carrier_missed = a->sources[s->carrier].missed.missed;
-        if (later(a->pairs[pair].missed.time, a->sources[s->carrier].missed.time) >= s->first_time) {
+        s->gaps = gaps_of(a, s)->missed;
+        if (later(a->pairs[pair].missed.time, gaps_of(a, s)->time) >= s->first_time) {
             s->sure = 0;
             s->fresh = 1;
         }
@@ -734,7 +766,6 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     s->lowest = least(s->lowest, number);
     replay(a, r, f, s, number, previous, resent);
     s->fresh = 0;
-    s->where = where;
 }
 
 /* ---- acknowledgements of messages ------------------------------------------------------------- */
@@ -1110,6 +1141,7 @@ static void message_format(mqqb_audit *a, const row *r, mqqb_audit_connection *c
     own->recoverable += (get(r, MQQB_SCAN_USER_FLAGS) & MQQB_USER_DM) != 0;
     if (own->first_message == 0) {
         own->first_message = r->time;
+        leave(a, r, c);
     }
     if (own->sources[0] != source) {
         if (own->missed != 0) {

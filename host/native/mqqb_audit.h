@@ -22,6 +22,7 @@ enum {
     MQQB_AUDIT_FINALS = 16,  /* remembered FinalAcks of a sequence whose messages have lost their slots */
     MQQB_AUDIT_REPORTED = 8, /* remembered numbers of a sequence with wrong acknowledgements */
     MQQB_AUDIT_CLASSES = 8,  /* classes of FinalAcks with separate counts */
+    MQQB_AUDIT_EARLIER = 64, /* earlier connections of an opener to look at */
     MQQB_AUDIT_PACKETS = 4,
     MQQB_AUDIT_KEEP = 16,    /* finished sequences of a flow to keep */
     MQQB_AUDIT_DETAILED = 3, /* fewer of them than this keep their messages */
@@ -131,10 +132,10 @@ typedef struct {
     uint32_t accepted, highest, lowest,
         covered; /* limit of the receiver's accepted number; seen; seen; named by OrderAcks */
     uint32_t pair, pair_missed, source_missed;
-    uint32_t carrier, carrier_missed; /* the queue manager that sent it last: its source or a forwarder */
-    uint32_t where, message_id;       /* message_id: the flow's greatest, in its newest sequence */
-    uint32_t several;                 /* 1: several connections have carried it, so the order of arrival is unknown */
-    uint32_t superseded;              /* 1: a newer sequence of the flow exists */
+    uint32_t gaps;              /* of the opener of its last connection */
+    uint32_t where, message_id; /* message_id: the flow's greatest, in its newest sequence */
+    uint32_t several;           /* 1: several connections have carried it, so the order of arrival is unknown */
+    uint32_t superseded;        /* 1: a newer sequence of the flow exists */
     uint32_t has_slots, first_block, last_block, floor_block; /* blocks below the floor are freed */
     uint32_t acks_used, finals_next;
     int64_t last_time;
@@ -175,9 +176,9 @@ typedef struct {
 
 /* A sending queue manager. folded: its highest seen sequence that is not kept. stray: the last unseen sequence
  * reported for an acknowledgement. newest: the newest connections that it opened, and opened to it, each index and
- * 1. */
+ * 1. gaps: missed packets in connections that it opened, by direction. */
 typedef struct {
-    mqqb_audit_missed missed;
+    mqqb_audit_missed missed, gaps[2];
     uint32_t folded_ordinal, folded_time_stamp, stray_ordinal, stray_time_stamp;
     uint32_t newest[2];
 } mqqb_audit_source;
@@ -203,7 +204,7 @@ typedef struct {
     uint32_t user_difference, recoverable_difference, beyond, recoverable_beyond, unknown;
     mqqb_audit_packet shown_packet; /* the last SessionHeader that raised shown */
     int64_t first_hole, last_hole, first_malformed;
-    uint32_t holes, malformed, ended, ending;
+    uint32_t holes, malformed, ended, ending, left; /* left: 1: followed by another, without an end */
 } mqqb_audit_direction;
 
 /* pair: caller: 2 * index of the two hosts, + 1 if direction 0 is not that of pairs[2 * index]; all ones: skip its

@@ -204,10 +204,12 @@ def mark_evidence(capture: Capture, pairs: list[Pair], everything: list[Frame]) 
         violation.shown = all(groups)
         last = max((frame.time for group in groups[-1:] for packet in group[:1] for frame in packet.frames), default=0)
         standing = violation.kind in STANDING_ALONE and violation.variant != OLDER
-        # What is missing may be anybody's behind the address; and the stream's source may have sent it to another.
+        # What is missing may be anybody's behind the address; and the stream's source may have sent it to another, as
+        # may the queue manager that forwards for it.
         concerned = {number for number, used in hosts.items() if used & hosts[violation.pair]}
-        if violation.line is not None:
-            concerned |= {pair.number for pair in pairs if violation.line.source in pair.ends}
+        if (line := violation.line) is not None:
+            senders = (line.source, pairs[violation.pair].ends[line.sender])
+            concerned |= {pair.number for pair in pairs if any(sender in pair.ends for sender in senders)}
         clear = min(clouded.get(number, last + 1) for number in concerned) > last
         told = [[p for p in group if (p.connection.number, p.direction) not in unclear] for group in groups]
         violation.certain = all(told) and (

@@ -948,6 +948,8 @@ static void test_a_hole_of_a_forwarder(void)
         pair_of[2] = 2;
         opened(1, 0, SECOND_FORWARDER);
         opened(2, 0, SECOND_FORWARDER);
+        (void)plain(HOLE, 0, 0); /* before its first message */
+        now += SECOND;
         (void)message(1, 0, FORWARDED(0));
         (void)plain(k == 0 ? HOLE : BEGIN, 2, 0);
         (void)message(2, 1, FORWARDED(.connection = 1, .old = 1));
@@ -961,6 +963,60 @@ static void test_a_hole_of_a_forwarder(void)
     (void)message(1, 0, FORWARDED(.ordinal = 2, .old = 1, .connection = 2)); /* may not be the first there */
     (void)final_ack(2, WITH(.ordinal = 2, .source = OTHER));
     CHECK_FOUND("a");
+}
+
+static void test_a_connection_without_an_end_in_a_capture_with_gaps(void)
+{
+    enum { GAP, OTHER_WAY, OTHER_ADDRESS, NO_GAP, ENDED, STILL_USED, OTHER_PEER, HANDED_OVER_LATER, CASES };
+
+    for (uint32_t k = 0; k < CASES; k++) {
+        start();
+        (void)plain(k == NO_GAP ? CP : HOLE, 0, k == OTHER_WAY);
+        now += SECOND;
+        (void)message(1, 0, USUAL);
+        (void)plain(k == ENDED ? END : CP, 0, 0);
+        pair_of[1] = k == OTHER_ADDRESS || k == OTHER_PEER ? 2 : 0;
+        opened(1, 0, SENDER);
+        column[MQQB_CAPTURE_SERVER_GUID][rows - 3] = k == OTHER_PEER ? OTHER : RECEIVER;
+        (void)plain(CP, k != STILL_USED, 0);
+        (void)message(1, 0, WITH(.connection = 1, .old = k != HANDED_OVER_LATER));
+        (void)final_ack(2, WITH(.connection = 1)); /* of a last message of the first connection? */
+        CHECK_FOUND(k <= OTHER_ADDRESS ? "a" : "A");
+    }
+
+    for (uint32_t k = 0; k < 2; k++) {
+        start();
+        (void)plain(k == 0 ? HOLE : CP, 0, 0);
+        now += SECOND;
+        (void)message(1, 0, USUAL);
+        (void)message(1, 0, WITH(.ordinal = 2, .old = 1));
+        opened(1, 0, SENDER);
+        (void)message(1, 0, WITH(.ordinal = 2, .old = 1, .connection = 1));
+        (void)final_ack(1, WITH(.ordinal = 3, .connection = 1)); /* a sequence that began there? */
+        CHECK_FOUND(k == 0 ? "" : "A");
+    }
+
+    start(); /* too many connections ago */
+    (void)plain(HOLE, 0, 0);
+    (void)message(1, 0, USUAL);
+    for (uint32_t c = 1; c <= MQQB_AUDIT_EARLIER + 1; c++) {
+        opened(c, 0, SENDER);
+        (void)plain(END, c, 0);
+    }
+    (void)message(1, 0, WITH(.connection = MQQB_AUDIT_EARLIER + 1, .old = 1));
+    (void)final_ack(2, WITH(.connection = 1));
+    CHECK_FOUND("A");
+
+    start_two(); /* its successor makes unsure only once */
+    (void)plain(HOLE, 0, 0);
+    (void)message(1, 0, USUAL);
+    opened(2, 0, SENDER);
+    (void)message(1, 0, WITH(.connection = 2));
+    (void)plain(END, 2, 0);
+    opened(3, 0, SENDER);
+    (void)message(1, 0, WITH(.connection = 3, .old = 1));
+    (void)final_ack(2, WITH(.connection = 3));
+    CHECK_FOUND("A");
 }
 
 static void test_an_interrupted_capture(void)
@@ -1077,6 +1133,7 @@ static void all(void)
     RUN("B-110", test_a_hole_makes_unsure);
     RUN("B-110", test_another_pair_of_hosts);
     RUN("B-110", test_a_hole_of_a_forwarder);
+    RUN("B-110", test_a_connection_without_an_end_in_a_capture_with_gaps);
     RUN("mqqb_audit.h", test_an_interrupted_capture);
     RUN("mqqb_audit.h", test_what_comes_late_withdraws);
 }

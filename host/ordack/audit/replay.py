@@ -82,9 +82,7 @@ def missing_between(before: str, its: tuple[int, int], after: str, others: tuple
     return 0
 
 
-_SEQUENCE = (
-    "flow", "ordinal", "time_stamp", "carrier", "pair", "highest", "covered", "first_time", "last_time", "counts",
-)  # fmt: skip
+_SEQUENCE = ("flow", "ordinal", "time_stamp", "pair", "highest", "covered", "first_time", "last_time", "counts")
 
 
 def _kept(table: Structure) -> Structure:

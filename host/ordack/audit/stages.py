@@ -213,10 +213,11 @@ def divides_streams(found: Sequence[Partial]) -> bool:
         pairs_elsewhere = pairs - Counter(own.missed_pairs())
         kept = own.sequences
         source = own.flows["key"]["source"][kept["flow"].astype(np.int64) - 1]
-        names = ("carrier", "pair", "ordinal", "time_stamp")
-        for code, carrier, pair, ordinal, stamp in zip(source.tolist(), *(kept[name].tolist() for name in names)):
+        for code, pair, ordinal, stamp in zip(
+            source.tolist(), kept["pair"].tolist(), kept["ordinal"].tolist(), kept["time_stamp"].tolist()
+        ):
             guid = own.guids[code]
-            if {guid, own.guids[carrier]} & sources_elsewhere.keys() or own.pairs[pair // 2] in pairs_elsewhere:
+            if guid in sources_elsewhere or own.pairs[pair // 2] in pairs_elsewhere:
                 return True
             if not strays.isdisjoint(((guid, ordinal, stamp), (b"", ordinal, stamp))):
                 return True
