@@ -3,12 +3,11 @@
 
 /* ---- missed packets --------------------------------------------------------------------------- */
 
-static void count_missed(mqqb_audit_missed *missed, int64_t time)
+static void count_missed(mqqb_audit *a, mqqb_audit_missed *missed, int64_t time)
 {
     missed->missed++;
-    if (time > missed->time) {
-        missed->time = time;
-    }
+    missed->order = ++a->misses;
+    missed->time = later(missed->time, time);
 }
 
 /* Packets of this direction are missing: of any queue manager sending in it, or between these hosts, or forwarded. */
@@ -18,15 +17,15 @@ static void miss(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     uint32_t k;
 
     own->missed = 1;
-    count_missed(&a->pairs[c->pair ^ r->direction].missed, r->time);
+    count_missed(a, &a->pairs[c->pair ^ r->direction].missed, r->time);
     if (c->direction[0].owner != 0) {
-        count_missed(&a->sources[c->direction[0].owner].gaps[r->direction], r->time);
+        count_missed(a, &a->sources[c->direction[0].owner].gaps[r->direction], r->time);
     }
     if (own->owner != 0) {
-        count_missed(&a->sources[own->owner].missed, r->time);
+        count_missed(a, &a->sources[own->owner].missed, r->time);
     }
     for (k = 0; k < MQQB_AUDIT_SOURCES && own->sources[k] != 0; k++) {
-        count_missed(&a->sources[own->sources[k]].missed, r->time);
+        count_missed(a, &a->sources[own->sources[k]].missed, r->time);
     }
 }
 
@@ -74,16 +73,13 @@ static uint32_t left_for(const mqqb_audit *a, const sequence *s)
 /* Drop certainty if packets of this sender may have been missed since the last look. */
 static void refresh(const mqqb_audit *a, sequence *s)
 {
-    const uint32_t source_missed = a->sources[s->key.source].missed.missed, gaps = gaps_of(a, s)->missed,
-                   pair_missed = a->pairs[s->pair].missed.missed;
+    const uint32_t managers = greatest(a->sources[s->key.source].missed.order, gaps_of(a, s)->order);
 
-    if (s->source_missed != source_missed || s->gaps != gaps || s->pair_missed != pair_missed) {
-        s->source_missed = source_missed;
-        s->gaps = gaps;
-        s->pair_missed = pair_missed;
+    if (greatest(managers, a->pairs[s->pair].missed.order) > s->misses) {
         s->sure = 0;
         s->fresh = 1;
     }
+    s->misses = a->misses;
 }
 
 /* All messages from this lower number on are seen. */
@@ -98,10 +94,7 @@ static void add_source(uint32_t *sources, uint32_t *more, uint32_t code)
     uint32_t k;
 
     for (k = 0; k < MQQB_AUDIT_SOURCES; k++) {
-        if (sources[k] == code) {
-            return;
-        }
-        if (sources[k] == 0) {
+        if (sources[k] == code || sources[k] == 0) {
             sources[k] = code;
             return;
         }
@@ -125,7 +118,7 @@ static void leave(mqqb_audit *a, const row *r, const mqqb_audit_connection *c)
         if (!has_end(own) && own->left == 0 && own->last_time <= c->first_time &&
             (older->pair == c->pair || older->direction[1].owner == c->direction[1].owner)) {
             own->left = 1;
-            count_missed(&gaps[side], c->first_time);
+            count_missed(a, &gaps[side], c->first_time);
             a->pairs[c->pair ^ side].begun_flow = 0;
         }
     }
@@ -425,8 +418,8 @@ static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequen
         if (!old) {
             return;
         }
-        reason = MQQB_AUDIT_OLD_SEQUENCE;
-    } else if (old) {
+    }
+    if (old) {
         reason = MQQB_AUDIT_OLD_SEQUENCE;
     } else if (number <= s->accepted) {
         reason = MQQB_AUDIT_DUPLICATE;
@@ -463,9 +456,7 @@ static void prune(mqqb_audit *a, mqqb_audit_flow *f)
             for (k = 0; k < sizeof s->counts / sizeof *from; k++) {
                 to[k] += from[k];
             }
-            if (s->last_time > f->last_time) {
-                f->last_time = s->last_time;
-            }
+            f->last_time = later(f->last_time, s->last_time);
             keep_highest(&a->sources[s->key.source], s);
             unindex_sequence(a, entry);
             memset(s, 0, sizeof *s);
@@ -512,8 +503,9 @@ static void went_back(mqqb_audit *a, const row *r, const sequence *lower, const 
 
 static int may_have_missed(const mqqb_audit *a, const mqqb_audit_pair *pair)
 {
-    return pair->source_missed != a->sources[a->flows[pair->begun_flow - 1].key.source].missed.missed ||
-           pair->pair_missed != pair->missed.missed;
+    const uint32_t source = a->flows[pair->begun_flow - 1].key.source;
+
+    return greatest(a->sources[source].missed.order, pair->missed.order) > pair->misses;
 }
 
 /* A sequence after one that is completely known. Not for forwarded ones, which are sent later than numbered. */
@@ -528,8 +520,7 @@ static void has_begun(const mqqb_audit *a, const row *r, sequence *s)
         pair->begun_flow = s->flow;
         pair->begun_ordinal = s->ordinal;
         pair->begun_time_stamp = s->time_stamp;
-        pair->source_missed = s->source_missed;
-        pair->pair_missed = s->pair_missed;
+        pair->misses = a->misses;
         pair->begun = r->packet;
     }
 }
@@ -562,11 +553,9 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     s->flow = flow;
     s->fresh = 1;
     s->pair = pair;
-    s->pair_missed = a->pairs[pair].missed.missed;
-    s->source_missed = a->sources[key->source].missed.missed;
+    s->misses = a->misses;
     s->first_where = 2 * r->connection | r->direction;
     s->where = s->first_where;
-    s->gaps = gaps_of(a, s)->missed;
     s->reported_where = NOWHERE;
     s->first_time = r->time;
     s->lowest = 0xFFFFFFFFu;
@@ -582,14 +571,10 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     f->kept++;
     if (f->newest != entry) {
         s->superseded = 1;
-    } else {
-        if (lower != 0) {
-            s->message_id = a->sequences[lower - 1].message_id;
-            a->sequences[lower - 1].superseded = 1;
-        }
-    }
-    if (lower != 0 && f->newest == entry) {
+    } else if (lower != 0) {
         sequence *const before = &a->sequences[lower - 1];
+        s->message_id = before->message_id;
+        before->superseded = 1;
         refresh(a, before);
         if (before->pair == pair && (key->hops == 0 || gaps_of(a, before) == gaps_of(a, s)) &&
             was_in_use(a, before)) { /* until now (B-093) */
@@ -697,8 +682,6 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     s->where = where;
     if (s->pair != pair || gaps_of(a, s) != gaps) {
         s->pair = pair;
-        s->pair_missed = a->pairs[pair].missed.missed;
-        s->gaps = gaps_of(a, s)->missed;
         if (later(a->pairs[pair].missed.time, gaps_of(a, s)->time) >= s->first_time) {
             s->sure = 0;
             s->fresh = 1;
@@ -719,9 +702,8 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 
     slot = make_slot(a, s, number);
     resent = slot == NULL || (slot->flags & SEEN) != 0;
-    if (slot == NULL) {
-        s->counts.resends++;
-    } else if ((slot->flags & SEEN) == 0) {
+    s->counts.resends += (uint32_t)resent;
+    if (!resent) {
         s->counts.messages++;
         slot->time = r->time;
         slot->files = r->packet.file & 0xFFFF;
@@ -741,8 +723,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         if (check_id(a, r, f, s, number, id)) {
             slot->flags |= TWO_IDS;
         }
-    } else {
-        s->counts.resends++;
+    } else if (slot != NULL) {
         if (slot->message_id != id && (slot->flags & TWO_IDS) == 0) {
             mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_RENUMBERED, MQQB_AUDIT_TWO_IDS, 0);
             slot->flags |= TWO_IDS;
@@ -776,13 +757,10 @@ static int was_sent(const mqqb_audit *a, const sequence *s, uint32_t number)
     if (number > s->highest) {
         return 0;
     }
-    if (s->has_slots == 0 || number < slots_begin(s)) {
-        return number < s->lowest ? -1 : 1;
+    if (number < s->lowest) {
+        return -1;
     }
-    if (seen_slot(a, s, number) != NULL) {
-        return 1;
-    }
-    return number < s->lowest ? -1 : 0;
+    return s->has_slots == 0 || number < slots_begin(s) || seen_slot(a, s, number) != NULL;
 }
 
 /* Raise the receiver's limit, up to a number, for any order of arrival over connections. */
@@ -889,14 +867,13 @@ static void check_back(mqqb_audit *a, const row *r, sequence *s, uint32_t number
     s->ack_id = id;
     s->ack_number = number;
     s->ack_packet = r->packet;
-    s->ack_where = 2 * r->connection | r->direction;
 }
 
 static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_direction *own,
                          uint32_t number)
 {
     const uint32_t where = 2 * r->connection | r->direction;
-    mqqb_audit_ack *ack;
+    const mqqb_audit_ack ack = {r->packet, number, where, own->messages, 0};
 
     if (own->missed != 0) {
         return;
@@ -915,11 +892,7 @@ static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const m
         }
         s->acks_used = left;
     }
-    ack = &s->acks[s->acks_used++];
-    ack->packet = r->packet;
-    ack->number = number;
-    ack->where = where;
-    ack->index = own->messages;
+    s->acks[s->acks_used++] = ack;
 }
 
 static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *own, uint32_t entry)
@@ -963,19 +936,12 @@ static int check_twice(mqqb_audit *a, const row *r, const sequence *s, const mqq
     return 0;
 }
 
-static mqqb_audit_final final_at(const row *r)
-{
-    const mqqb_audit_final final = {r->packet, get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), get(r, MQQB_SCAN_MESSAGE_ID),
-                                    get(r, MQQB_SCAN_ACK_MESSAGE_ID), get(r, MQQB_SCAN_MESSAGE_CLASS)};
-
-    return final;
-}
-
 static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *own, uint32_t entry)
 {
     sequence *const s = &a->sequences[entry - 1];
     mqqb_audit_flow *const f = &a->flows[s->flow - 1];
-    const mqqb_audit_final final = final_at(r);
+    const mqqb_audit_final final = {r->packet, get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), get(r, MQQB_SCAN_MESSAGE_ID),
+                                    get(r, MQQB_SCAN_ACK_MESSAGE_ID), get(r, MQQB_SCAN_MESSAGE_CLASS)};
     const uint32_t number = final.number, id = final.id, message_id = final.message_id,
                    message_class = final.message_class;
     const int inserted = is_inserted(message_class);
@@ -985,14 +951,13 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     s->last_time = r->time;
     (void)check_number(a, r, s, number, 0, inserted);
     if (slot == NULL) {
-        const int sent = was_sent(a, s, number) == 1;
         if (inserted && check_twice(a, r, s, &final)) {
             return;
         }
         if (inserted) {
             remember_final(s, &final);
         }
-        if (sent) { /* its message has lost its slot, and is already counted */
+        if (was_sent(a, s, number) == 1) { /* its message has lost its slot, and is already counted */
             s->counts.final_acked++;
             s->counts.unsettled -= s->counts.unsettled != 0;
             count_class(f, message_class);
@@ -1145,7 +1110,7 @@ static void message_format(mqqb_audit *a, const row *r, mqqb_audit_connection *c
     }
     if (own->sources[0] != source) {
         if (own->missed != 0) {
-            count_missed(&a->sources[source].missed, r->time);
+            count_missed(a, &a->sources[source].missed, r->time);
         }
         add_source(own->sources, &own->more, source);
         add_source(a->pairs[c->pair ^ r->direction].sources, &a->pairs[c->pair ^ r->direction].more, source);
@@ -1299,7 +1264,7 @@ void mqqb_audit_interrupted(mqqb_audit *a, int64_t time)
     uint32_t k;
 
     for (k = 0; k < a->sources_size; k++) {
-        count_missed(&a->sources[k].missed, time);
+        count_missed(a, &a->sources[k].missed, time);
     }
     for (k = 0; k < a->connections_size; k++) {
         if (a->connections[k].first_time != 0) {
@@ -1318,9 +1283,7 @@ void mqqb_audit_finish(mqqb_audit *a)
         sequence *const s = &a->sequences[k];
         if (s->flow != 0) {
             conclude_all(a, s);
-            if (s->last_time > a->flows[s->flow - 1].last_time) {
-                a->flows[s->flow - 1].last_time = s->last_time;
-            }
+            a->flows[s->flow - 1].last_time = later(a->flows[s->flow - 1].last_time, s->last_time);
         }
     }
 }

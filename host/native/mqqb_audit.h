@@ -130,9 +130,8 @@ typedef struct {
     uint32_t sure;                      /* all transmissions from this number on are seen; 0: none */
     uint32_t fresh;                     /* 1: no message seen since packets may have been missed */
     uint32_t accepted, highest, lowest,
-        covered; /* limit of the receiver's accepted number; seen; seen; named by OrderAcks */
-    uint32_t pair, pair_missed, source_missed;
-    uint32_t gaps;              /* of the opener of its last connection */
+        covered;                /* limit of the receiver's accepted number; seen; seen; named by OrderAcks */
+    uint32_t pair, misses;      /* misses: mqqb_audit.misses at the last look */
     uint32_t where, message_id; /* message_id: the flow's greatest, in its newest sequence */
     uint32_t several;           /* 1: several connections have carried it, so the order of arrival is unknown */
     uint32_t superseded;        /* 1: a newer sequence of the flow exists */
@@ -142,7 +141,7 @@ typedef struct {
     mqqb_audit_counts counts;
     uint32_t pieces[MQQB_AUDIT_PIECES];
     mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
-    uint32_t first_where, reported_where, reported_next, reported[MQQB_AUDIT_REPORTED], ack_where;
+    uint32_t first_where, reported_where, reported_next, reported[MQQB_AUDIT_REPORTED];
     uint32_t ack_number, ack_id, acked, back, back_from, back_to,
         back_number; /* the OrderAck before, and whether they went back */
     int64_t first_time;
@@ -167,11 +166,11 @@ typedef struct {
     uint32_t covered, index, bare;
 } mqqb_audit_header;
 
-/* Missed packets of a queue manager or host: count, and time of the last. ahead: 1: its clock was ahead of the
- * capture's, so a SentTime proves nothing. */
+/* Missed packets of a queue manager or host: count, and time of the last. order: mqqb_audit.misses of the last.
+ * ahead: 1: its clock was ahead of the capture's, so a SentTime proves nothing. */
 typedef struct {
     int64_t time;
-    uint32_t missed, ahead;
+    uint32_t missed, order, ahead;
 } mqqb_audit_missed;
 
 /* A sending queue manager. folded: its highest seen sequence that is not kept. stray: the last unseen sequence
@@ -184,11 +183,11 @@ typedef struct {
 } mqqb_audit_source;
 
 /* Packets from one host to another. begun: a sequence between them that is younger than the capture. flow: its
- * flow's index and 1, 0: none. source_missed, pair_missed: the missed counts at that time. */
+ * flow's index and 1, 0: none. misses: mqqb_audit.misses at that time. */
 typedef struct {
     mqqb_audit_missed missed;
     uint32_t sources[MQQB_AUDIT_SOURCES], more;
-    uint32_t begun_flow, begun_ordinal, begun_time_stamp, source_missed, pair_missed;
+    uint32_t begun_flow, begun_ordinal, begun_time_stamp, misses;
     mqqb_audit_packet begun;
 } mqqb_audit_pair;
 
@@ -239,7 +238,7 @@ typedef struct {
 
     uint32_t findings_used, strays_used; /* caller sets them to 0 */
     uint32_t flows_used, sequences_used, sequences_free, slots_used;
-    uint32_t slots_free;
+    uint32_t slots_free, misses;                                       /* misses: counted so far, of all kinds */
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS]; /* of connections; a flow has its own */
     int64_t accused; /* time of the last wrong acknowledgement, which late packets may justify */
     uint64_t packets, holes, malformed, foreign; /* foreign: connections that never spoke the protocol */
