@@ -164,7 +164,7 @@ def read_one(seed: int) -> list[str]:
     return problems
 
 
-@pytest.mark.parametrize("first", range(SEED, SEED + COUNT // 2, CHUNK))
+@pytest.mark.parametrize("first", [810005349, *range(SEED, SEED + COUNT // 2, CHUNK)])
 def test_every_packet_of_a_capture_comes_out_once(first: int) -> None:
     for seed in range(first, first + CHUNK):
         problems = read_one(seed)

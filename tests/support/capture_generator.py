@@ -312,8 +312,6 @@ def generate(
                 if frame.noise:
                     continue
                 frame.kept = max(0, len(frame.payload) - (len(packet) - kept))
-                if (len(frame.connection.ends[0].address) == 4 and kept < 40) or (kept < 60 and len(packet) > kept):
-                    frame.kept = 0
             if "file end" in faults and rng.random() < 0.5:
                 writer.close(rng.randint(1, 15))
                 mine[-1].kept = -1
