@@ -696,12 +696,13 @@ static void wait_in(mqqb_capture *c, mqqb_capture_direction *d, uint32_t number)
 }
 
 /* Bytes of a direction that the other end has acknowledged, but the capture lacks: they will not arrive. A FIN
- * counts as one byte, and is not missing. */
+ * counts as one byte, and is not missing. It does not come within a packet. */
 static inline uint32_t unseen(const mqqb_capture_direction *d)
 {
     const uint32_t ahead = d->acked - d->sequence;
+    const int is_fin = ahead == 1 && d->pending == NONE && d->carry == NONE;
 
-    return ahead > AHEAD_MAX || (d->flags & IS_OPEN) == 0 || (ahead == 1 && d->pending == NONE) ? 0 : ahead;
+    return ahead > AHEAD_MAX || (d->flags & IS_OPEN) == 0 || is_fin ? 0 : ahead;
 }
 
 /* Deliver the waiting segments of a direction that can continue; all of them, if the connection ends. */

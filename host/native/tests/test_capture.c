@@ -410,6 +410,7 @@ static void test_conversations(void)
          20,
          1},
         {"one byte", "8474A", 1, {{0, ACK, 0, 0, M}, {0, ACK, M + 1, 0, M}, {1, ACK, 0, M + 1, M}}, HOLE, 1, 1},
+        {"the last byte of a packet", "87A", 1, {{0, ACK, 0, 0, M - 1}, {1, ACK, 0, M, M}}, HOLE, 1, 1},
         {"acknowledged nonsense, and a FIN that is not there",
          "844AA",
          3,
