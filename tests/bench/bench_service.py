@@ -28,6 +28,7 @@ from tests.bench.consumers import ALONE, bare
 from tests.bench.peers import DEADLINE_S, PEERS, Mosquitto, Ordack, Redis, program, report, throughput
 
 AT_ONCE = 64
+STALE_S = 1.0  # `serve` repeats an answer of /metrics for half as long
 PEER_NAMES = [kind.kind for kind in PEERS if kind is not Ordack]
 
 # Programs of tests.bench.peers.program
@@ -86,6 +87,7 @@ class Service:
 
     def syncs(self) -> int:
         """Waits for the disk until now, of both."""
+        time.sleep(STALE_S)
         return sum(one.syncs() for one in self._both)
 
     def run(self, count: int, size: int) -> tuple[float, list[float]]:
