@@ -4,12 +4,23 @@ from bisect import bisect_right
 from collections import defaultdict
 
 from tests.support.capture_bytes import FIN, SYN
-from tests.support.capture_model import OLDER, STANDING_ALONE, Capture, Frame, Line, Planted
+from tests.support.capture_model import OLDER, STANDING_ALONE, Capture, Frame, Line, Packet, Planted
 from tests.support.capture_violations import Pair
 
 
 def is_syn(frame: Frame) -> bool:
     return frame.kept >= 0 and not frame.noise and bool(frame.flags & SYN)
+
+
+def _seen_at(capture: Capture, packet: Packet) -> int:
+    """When does a reader have the packet? Behind a hole it waits for the acknowledgement that tells of the hole."""
+    one, begin = packet.connection, capture.begins.get((packet.connection.number, packet.direction), 0)
+    before = [p for p in capture.packets if p.connection is one and p.direction == packet.direction]
+    told = 0
+    if any(not other.visible for other in before if begin <= other.start < packet.start):
+        answers = (f for f in capture.frames if f.connection is one and f.direction != packet.direction and f.kept >= 0)
+        told = min((f.time for f in answers if not f.noise and f.ack > packet.start), default=2**63)
+    return max(packet.frames[-1].time, told)
 
 
 def _within_reach(capture: Capture, violation: Planted) -> bool:
@@ -42,7 +53,7 @@ def _within_reach(capture: Capture, violation: Planted) -> bool:
         if violation.kind == "delivered_twice":  # what is acknowledged of a sequence not yet seen is not judged (A-30)
             first = [packet.frames[0].time for packet in violation.evidence[0] if packet.visible]
             of_sequence = [one for one in sent if one.visible and one.sequence == last.sequence]
-            seen &= min((one.frames[-1].time for one in of_sequence), default=moment) < max(first, default=0)
+            seen &= min((_seen_at(capture, one) for one in of_sequence), default=moment) < max(first, default=0)
         return seen and newest == last.sequence and highest < violation.number + WINDOW
     return True
 

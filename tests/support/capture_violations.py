@@ -293,7 +293,9 @@ class Pair(Exchange):
                 and packet.header
                 and packet.header[0] >= place
             ]
-            known = self._known(used, entry, max((packet.header[0] for packet in shown if packet.header), default=0))
+            known = self._known(
+                used, line, entry, max((packet.header[0] for packet in shown if packet.header), default=0)
+            )
             if shown and known:
                 packet = self._transmit_as(line, connection, entry, entry.number - 1)
                 return self._violation(
@@ -302,14 +304,15 @@ class Pair(Exchange):
         return None
 
     @staticmethod
-    def _known(connection: Connection, entry: Entry, acked: int) -> Packet | None:
+    def _known(connection: Connection, line: Line, entry: Entry, acked: int) -> Packet | None:
         """A SessionHeader that covers the message and that the sender has had: A-17 asks for it besides the OrderAck.
 
         acked: how many counted packets of the receiver the sender has acknowledged.
         """
         sent = connection.halves[0].log
-        own = entry.message_id, entry.sequence  # others have passed messages on here, whose MessageIDs may be the same
-        place = max((at for at, packet in enumerate(sent, 1) if (packet.message_id, packet.sequence) == own), default=0)
+        own = line, entry.message_id, entry.sequence  # another line may have the same MessageIDs and sequences
+        places = [at for at, one in enumerate(sent, 1) if (one.line, one.message_id, one.sequence) == own]
+        place = max(places, default=0)
         stream = connection.halves[1].everything
         counted = 0
         for at, packet in enumerate(stream):
