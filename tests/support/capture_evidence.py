@@ -15,6 +15,10 @@ def is_syn(frame: Frame) -> bool:
 def _seen_at(capture: Capture, packet: Packet) -> int:
     """When does a reader have the packet? Behind a hole it waits for the acknowledgement that tells of the hole."""
     one, begin = packet.connection, capture.begins.get((packet.connection.number, packet.direction), 0)
+    if not any(is_syn(frame) for frame in capture.frames if frame.connection is one):
+        ports = one.addresses, one.ports
+        if any((old.addresses, old.ports) == ports and old.begin < one.begin for old in capture.connections):
+            return 2**63  # it may take what it sees for more of the old connection, behind a hole
     before = [p for p in capture.packets if p.connection is one and p.direction == packet.direction]
     told = 0
     if any(not other.visible for other in before if begin <= other.start < packet.start):

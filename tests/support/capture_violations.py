@@ -257,7 +257,7 @@ class Pair(Exchange):
                 if packet.line is line
                 and packet.sequence == sequence
                 and packet.number >= number
-                and (packet.kind == "order" or (packet.kind == "final" and packet.message_class == ACK_RECEIVE))
+                and (packet.kind == "order" or (packet.kind == "final" and packet.message_class & 0x4000))
             ]
         )
 
