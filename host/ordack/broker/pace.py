@@ -120,9 +120,9 @@ class Pace:
 
     def came(self, count: int, now: int) -> None:
         """Count received bytes that the session has taken."""
+        was_between, self._half = not self._half, self._session.reader.end - self._session.reader.begin
         self._come += count
-        self._half = self._session.reader.end - self._session.reader.begin
-        if self._come - self._half != self._packet:
+        if was_between or self._come - self._half != self._packet:  # the fast path takes packets in between
             self._packet = self._come - self._half
             self._began = now
 
