@@ -27,6 +27,7 @@ from tests.support.host_world import START, Host, wall_at
 from tests.support.run_traffic import (
     ALL,
     CHANGES,
+    DELIVER,
     DESTINATIONS,
     LINKS,
     POLL,
@@ -257,7 +258,7 @@ def test_taken_messages_are_stored_once_after_an_accident(tmp_path: Path, accide
         (link, other), data = (twin.links[0] for twin in play.twins), bytes(play.waiting[0])
         assert link is not None
         assert other is not None
-        assert play.twins[0].manager.fast.take(link, data, wall_at(play.now)) == b""
+        assert play.twins[0].manager.fast.take(link, data, play.now, wall_at(play.now)) == b""
         assert play.twins[0].manager.fast.pending == 20
         _spoil(play, accident)()
         play.twins[0].manager.receive([], play.now, wall_at(play.now))
@@ -270,6 +271,29 @@ def test_taken_messages_are_stored_once_after_an_accident(tmp_path: Path, accide
         play.act((SEND, 0, 0, 20, 0, 0, 0))
         play.act(ALL)
         assert play.fast >= 20
+
+
+@pytest.mark.rule("B-098", "B-435")
+def test_packets_that_come_in_pieces_stay_on_the_fast_path(tmp_path: Path) -> None:
+    """Most batches end within a packet. Only a packet that does not get on closes the link."""
+    with FastPlay(tmp_path) as play:
+        for twin in play.twins:
+            twin.manager.config.packet_timeout = 5_000
+            twin.manager.config.max_half_received = 1_000
+        for action in ((SEND, 0, 0, 5, 0, 0, 0), ALL):
+            play.act(action)
+        link = play.twins[0].links[0]
+        assert link is not None
+        for turn in range(12):
+            play.act((SEND, 0, 0, 8, 0, 0, 0))
+            play.act((DELIVER, len(play.waiting[0]) - (50 if turn % 3 < 2 else 0)))
+            for action in ((TICK, 3_000), (POLL,), (TICK, 3_000 * (turn % 3 == 2)), (POLL,)):
+                play.act(action)
+            assert link.session.state == OPEN, turn
+        assert play.fast >= 80
+        for action in ((SEND, 0, 0, 1, 0, 0, 0), (DELIVER, 50), (TICK, 9_000), (POLL,)):
+            play.act(action)
+        assert link.session.closed is not None
 
 
 @pytest.mark.rule("B-219", "B-229", "B-263")
@@ -288,7 +312,9 @@ def test_session_headers_settle_a_run_in_flight(tmp_path: Path) -> None:
         for _, data, _ in host.manager.output():
             peer.receive(data, now)
         now += 1000 if turn >= 10 else 0  # until the peer acknowledges
-        host.manager.receive([(link, host.manager.fast.take(link, peer.output(now), wall_at(now)))], now, wall_at(now))
+        host.manager.receive(
+            [(link, host.manager.fast.take(link, peer.output(now), now, wall_at(now)))], now, wall_at(now)
+        )
     [queue] = host.manager.outgoing
     assert [entry.awaiting_ack for entry in queue.stream.table] == [False] * 10
     host.store.close()

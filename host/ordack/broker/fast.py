@@ -168,8 +168,12 @@ class FastPath:
 
     def _go_on(self, link: PeerLink) -> None:
         session = link.session
-        if link.slot < 0 or session.reader.begin != session.reader.end:
-            return
+        link.is_split = session.reader.begin != session.reader.end
+        if link.slot >= 0 and not link.is_split:
+            self._unblock(link)
+
+    def _unblock(self, link: PeerLink) -> None:
+        session = link.session
         if session.direct_format_session != link.was_direct:  # OrderAcks get another address
             link.was_direct = session.direct_format_session
             for number in range(link.slot * lib.MQQB_FAST_STREAMS, (link.slot + 1) * lib.MQQB_FAST_STREAMS):
@@ -179,10 +183,15 @@ class FastPath:
 
     # ---- a batch
 
-    def take(self, link: PeerLink, data: bytes, wall: int) -> bytes:
+    def take(self, link: PeerLink, data: bytes, now: int, wall: int) -> bytes:
         """Take the common packets at the beginning of received bytes; return the rest."""
         if link.slot < 0:
             return data
+        if link.is_split:  # since the batch before: nothing of this link is undecided
+            link.is_split = False
+            if whole := self._links.completed(link, data, now):
+                data = whole
+                self._unblock(link)
         taken = lib.mqqb_fast_take(self.fast, link.slot, ffi.from_buffer(BYTES, data), len(data), wall)
         return data[taken:] if taken else data
 

@@ -87,8 +87,8 @@ class PeerLink:
     """
 
     __slots__ = (
-        "_schedule", "_shown", "address", "alarms", "certificate", "counts", "heard", "history", "hop", "learned",
-        "number", "owner", "pace", "peer_name", "session", "slot", "was_direct", "was_open", "writable",
+        "_schedule", "_shown", "address", "alarms", "certificate", "counts", "heard", "history", "hop", "is_split",
+        "learned", "number", "owner", "pace", "peer_name", "session", "slot", "was_direct", "was_open", "writable",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +110,7 @@ class PeerLink:
         self.pace = Pace(session)
         self.slot = -1  # of the fast path
         self.owner = -1  # of the slot; -1: this link's acknowledgements are part of its session's output
+        self.is_split = False  # the session has the beginning of a packet; the fast path may take the packet
         self.learned = 0  # streams since the last message on the fast path
         self.was_direct = False  # direct_format_session when streams were learned
         self._schedule: FairSchedule | None = None
@@ -367,6 +368,20 @@ class Links:
                 reader.clear()  # an idle link holds no buffer
             link.pace.came(len(data), now)
         return events
+
+    def completed(self, link: PeerLink, data: bytes, now: int) -> bytes:
+        """Take the unfinished packet out of the session, and return it with the bytes that complete it; b"" if they do
+        not."""
+        reader = link.session.reader
+        half = reader.end - reader.begin
+        if half + len(data) < reader.total[0]:
+            return b""
+        whole = bytes(reader.data[reader.begin : reader.end]) + data
+        reader.clear()
+        self._half_received.pop(link, None)
+        link.pace.came(0, now)
+        link.counts.received_bytes -= half  # they are counted again
+        return whole
 
     def stored(self, messages: Iterable[tuple[PeerLink, bool]], now: int) -> None:
         """Let sessions acknowledge stored messages: link, recoverable or not."""

@@ -322,7 +322,7 @@ class Manager:
             work: list[Arrived] = []
             links: dict[PeerLink, None] = {}
             for link, data in arrivals:
-                if rest := self.fast.take(link, data, wall):
+                if rest := self.fast.take(link, data, now, wall):
                     links[link] = None
                     work += [(link, event, now) for event in self.links.receive(link, rest, now)]
             has_other_work = questions or self.applications.has_work or self.fast.pending
