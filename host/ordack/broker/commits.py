@@ -24,7 +24,7 @@ from ordack.config import names
 from ordack.config.config import Config
 from ordack.config.names import counted
 from ordack.store import Store, StoreError, StoreServed, StoreUnknown, packet_fields
-from ordack.store.messages import NotTaken, StoredMessage, singles
+from ordack.store.messages import BACK, UNFINISHED, NotTaken, StoredMessage, singles
 from ordack.store.outgoing import Added
 from ordack.store.queues import Export, NoSuchQueue, QueueNotEmpty, QueueState
 from ordack.store.schema import POISON, SYSTEM
@@ -288,7 +288,7 @@ def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | N
             return Done([SentRun(*run) for run in runs], result)
     if commit.taken:
         if held is not None and not set(commit.taken).issubset(held):
-            raise NotTaken("the receive cannot be completed: its messages are back in their queue")
+            raise NotTaken(f"{UNFINISHED} {BACK}")
         outcomes.remove(commit.taken, commit.message_class, is_receive=True)
     sent: list[SentRun] = []
     stored: Sequence[Added] = ()

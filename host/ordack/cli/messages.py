@@ -178,8 +178,8 @@ def receive(
     """Receive messages from a queue: print them, then remove them.
 
     The command removes a message after its line is on disk, or in the pipe. An interrupted command leaves the other
-    messages in the queue, and reports the last one that it removed. After a kill, the next receive may print the last
-    line again.
+    messages in the queue, and reports the last one that it removed. After a kill or the end of `ordack serve`, the
+    last lines may be printed again.
     """
     if peek and follow:
         raise typer.BadParameter("--peek and --follow do not go together")
@@ -200,16 +200,18 @@ def receive(
         def show(message: Message) -> None:
             write(line(message, names))
 
-        if peek:
-            for message in islice(queue.peek(), left):
-                show(message)
-            return
-        drain = Drain(queue, show, names.added)
+        drain = Drain(queue, show, names.added, complain)
+        seen = 0
         try:
-            drain.run(left, float("inf") if follow else 0.0)
-            held = 0 if drain.removed else client.store.messages.receiving()[client.store.queues.named(name).identifier]
-            if held:
-                complain(f"nothing received; other programs are receiving {counted(held, 'message')} of {name}")
+            if peek:
+                for message in islice(queue.peek(), left):
+                    show(message)
+                    seen += 1
+            else:
+                drain.run(left, float("inf") if follow else 0.0)
+            held = client.store.messages.receiving()[client.store.queues.named(name).identifier]
+            if held and not (seen or drain.removed):
+                complain(f"no message is free; other programs are receiving {counted(held, 'message')} of {name}")
         except BrokenPipeError:
             complain(f"the reader of standard output has gone; {drain}")
             raise typer.Exit(1) from None

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ordack.config.names import counted, legible
+from ordack.store.messages import NotTaken
 
 if TYPE_CHECKING:
     from ordack.broker.message import Message
@@ -107,10 +108,17 @@ class Drain:
     str() says which messages were removed so far, and is correct even after `run` has raised.
     """
 
-    def __init__(self, queue: Queue, show: Callable[[Message], None], named: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        show: Callable[[Message], None],
+        named: Callable[[str], str],
+        complain: Callable[[str], None],
+    ) -> None:
         self._queue = queue
         self._show = show
         self._named = named
+        self._complain = complain
         self.removed = 0
         self.last: Message | None = None
 
@@ -127,13 +135,20 @@ class Drain:
         """Show and remove up to `left` messages, until none arrives within `timeout` seconds.
 
         A message is removed after it is written and settled (`settle`): in a batch per commit for a file, else alone.
+        Without a timeout, a stop of `serve` in between only has the messages written again.
         Raises the errors of `show`, and Interrupted at SIGINT, SIGTERM or SIGHUP. Before raising, it removes the
         written messages and puts the rest back.
         """
         limit = BATCH if is_file() else 1
         with interruptible():
             while left:
-                found = self._round(min(left, limit), timeout)
+                try:
+                    found = self._round(min(left, limit), timeout)
+                except NotTaken as error:
+                    if timeout < float("inf"):
+                        raise
+                    self._complain(str(error))
+                    continue
                 if not found:
                     return
                 left -= found

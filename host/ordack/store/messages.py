@@ -69,6 +69,10 @@ ON_EXPIRY = 16  # a copy in the dead-letter queue when TimeToBeReceived expires 
 DIRECT = 32  # the FinalAck is addressed by the peer's IP address (B-361)
 
 
+UNFINISHED = "the receive cannot be completed: its messages are"
+BACK = "back in their queue, because `ordack serve` or the connection to it ended: receive them again"
+
+
 class NotTaken(StoreError, kind="not taken", decided=True):
     """The process does not hold messages that it wants to remove. Its transaction was rolled back."""
 
@@ -457,7 +461,7 @@ class Messages:
             if not rows:
                 condition, arguments, rows = self._whole(lookup_ids, _EFFECTS)
                 if is_receive and (not is_ours or sum(row[1] for row in rows) != len(lookup_ids)):
-                    raise NotTaken("the receive cannot be completed: its messages are not there any more")
+                    raise NotTaken(f"{UNFINISHED} {'not there any more' if is_ours else BACK}")
                 self._db.all("DELETE FROM messages WHERE " + condition, arguments)
             self._db.tally("queues", gone=[row[:3] for row in rows])
         return [Leaving(*row[3:]) for row in rows if row[5]]
