@@ -80,7 +80,7 @@ def _move(client: Client, queue: str, key: int, in_doubt: bool) -> dict[str, Any
 
 def _hold(client: Client, queue: str, hold: bool) -> dict[str, Any]:
     if not client.order("set_on_hold", queue, hold):
-        raise StoreError(f"There is no outgoing queue {queue}: its last message has been settled.")
+        raise StoreError(f"There is no outgoing queue {queue}: the name is wrong, or its last message was settled.")
     if not hold:
         client.order("request_resend", queue)
     waiting = sum(found.messages for found in client.store.outgoing.queues("format_name = ?", (queue,)))

@@ -184,6 +184,7 @@ class Recorder:
         self._live: set[tuple[_Address, int, _Address, int]] = set()
         self._lines: dict[str, str] = {}
         self._next_port = 0
+        file.parent.mkdir(parents=True, exist_ok=True)
         self._next_file()
 
     def connection(self, peer: tuple[str, int], local: tuple[str, int] | None, opened_here: bool) -> RecordedConnection:
