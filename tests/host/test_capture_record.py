@@ -334,7 +334,7 @@ def test_serve_fails_at_start_if_capture_file_cannot_be_created(tmp_path: Path) 
     file = tmp_path / "no" / "x.pcapng"
     done = ordack("serve", "--create", "--store", tmp_path / "s", "--listen", "127.0.0.1:0", "--capture", file)
     assert done.returncode == 1
-    assert "no: File exists" in done.stderr
+    assert "x.pcapng: File exists" in done.stderr
     assert done.stdout == ""
 
 
