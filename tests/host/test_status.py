@@ -64,9 +64,9 @@ def _why(store: Path, message_id: int, pattern: str) -> str:
     return found
 
 
-def _send(store: Path, destination: str = AWAY, sent_ago: float = 0, **properties: Any) -> int:
+def _send(store: Path, destination: str = AWAY, sent_ago: float = 0, body: bytes = b"x", **properties: Any) -> int:
     with Client(store, clock=lambda: time.time() - sent_ago) as client:
-        return client.send(destination, b"x", **properties).message_id
+        return client.send(destination, body, **properties).message_id
 
 
 def test_status_reports_unserved_store(store: Path) -> None:
@@ -142,6 +142,33 @@ def test_status_healthz_and_the_page_give_one_verdict(tmp_path: Path) -> None:
             [problem] = _until(lambda: _verdict(refusing), "it is told")
             assert re.search("a message was refused .* 0x8000 NACK_BAD_DST_Q", problem)
         assert refusing.get("/livez")[0] == 200, "a restart would not help"
+
+
+def test_lost_messages_of_a_burst_are_a_problem_after_later_successes(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, now = tmp_path / "there", time.time()
+    with Client(there, create=True) as client:
+        client.create_queue("lime1")
+    ordack("queue", "quota", "--store", there, "lime1", 1000)
+    sent = [_send(store, body=bytes(300)) for _ in range(6)]
+    kept = _send(store, body=bytes(300), dead_letter=True)
+    with _serving(there) as away, watched_serve(store, "--next-hop", f"10.0.0.5=127.0.0.1:{away.port}") as running:
+        _why(store, sent[0], "stored at destination")
+        _why(store, sent[-1], "discarded: .* is full; .*")
+        _why(store, kept, "dead-lettered: .*")
+        ordack("message", "purge", "--yes", "--store", there, "lime1")
+        _why(store, _send(store), "stored at destination")
+        [_of_the_dead_letter, problem] = _verdict(running)
+        lost = [one for one in sent if as_json("message", "state", "--store", store, one)[0]["state"] == "discarded"]
+        assert problem.startswith(f"{len(lost)} messages to direct=tcp:10.0.0.5")
+        assert "lime1 at 10.0.0.5 is full" in problem
+        assert any(f"`ordack message state {one}`" in problem for one in lost)
+    monkeypatch.setattr(time, "time", lambda: now + 5 * 3600)
+    with Client(store, look=True) as client:
+        told = status.glance(client.store, shown={})
+    assert len(told["lost"]) == 1
+    assert not [text for text in told["problems"] if text in told["lost"]], "it is still told, but no problem any more"
 
 
 @pytest.mark.parametrize(("hours", "problems"), [(0.5, 1), (5, 0)])

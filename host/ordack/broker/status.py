@@ -6,6 +6,7 @@ It combines the report of a running `ordack serve` (`report`) with the store's c
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -24,7 +25,8 @@ from ordack.store.schema import POISON, PRIVATE
 
 LARGE_MESSAGE = 5_000_000  # bytes; with less room, large messages are refused
 PATIENCE_S = 60  # wait for a session before it counts as a problem
-REFUSED_S = 3600  # age up to which a refused message counts as a problem
+REFUSED_S = 3600  # age up to which a refused or lost message counts as a problem
+LOST_S = 7 * 86400  # age up to which a lost message is told
 
 
 def span(seconds: float) -> str:
@@ -123,15 +125,8 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
     shown = store.status() if shown is None else shown
     receiving, names = store.messages.receiving(), store.peer_names()
     queues: list[dict[str, Any]] = [
-        {
-            "name": queue.name,
-            "transactional": queue.transactional,
-            "system": queue.kind != PRIVATE,
-            "messages": queue.messages,
-            "receiving": receiving[queue.identifier],
-            "bytes": queue.bytes,
-            "quota": queue.quota,
-        }
+        {key: getattr(queue, key) for key in ("name", "transactional", "messages", "bytes", "quota")}
+        | {"system": queue.kind != PRIVATE, "receiving": receiving[queue.identifier]}
         for queue in store.queues.all()
         if queue.kind == PRIVATE or queue.messages
     ]
@@ -140,28 +135,38 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
     connected = {session.get("peer_name") for session in sessions}
     quota = (shown or {}).get("quota")
     room = store.room(Config.kept(store.names()).quota if quota is None else quota)
+    lost = list(_lost(store, now))
     return {
         "store": str(store.folder),
         "guid": guids.guid_text(store.guid),
         "served": shown is not None,
-        "since": shown and shown.get("since"),
-        "process": shown and shown.get("process"),
-        "listening": shown and shown.get("listening"),
+        **{key: shown and shown.get(key) for key in ("since", "process", "listening")},
         "queues": queues,
-        "refused": (shown or {}).get("refused", {}),
-        "refused_at": (shown or {}).get("refused_at", {}),
+        **{key: (shown or {}).get(key, {}) for key in ("refused", "refused_at")},
         "sessions": sessions,
         "offline": [name for name in names.known() if name not in connected],
         "serial": (shown or {}).get("serial", []),
         "outgoing": waiting,
         "incoming": incoming(store),
-        "lost": [
-            f"the latest message to {names.added(name)} is lost: {classes.words(message_class, name)}"
-            for name, message_class in store.outgoing.lost()
-        ],
+        "lost": [text for _, text in lost],
         "room": room.bytes,
-        "problems": list(_problems(store, shown, silence, room, queues, waiting, now)),
+        "problems": [
+            *_problems(store, shown, silence, room, queues, waiting, now),
+            *(text for last, text in lost if now - last < REFUSED_S),
+        ],
     }
+
+
+def _lost(store: Store, now: float) -> Iterator[tuple[int, str]]:
+    """Yield the latest time of lost messages, and a sentence, by destination and class. No message is lost that an
+    operator has removed, or that arrived."""
+    names = store.peer_names()
+    for name, word, count, first, last, message_id in store.memory.lost(int(now) - LOST_S):
+        number = int.from_bytes(word, sys.byteorder)
+        if number == confirm.NACK_RECEIVE_TIMEOUT_AT_SENDER or confirm.NACK_DELETED != number < confirm.NACK_Q_DELETED:
+            when = f"{span(now - first)} to " * (count > 1) + span(now - last)
+            text = f"{counted(count, 'message')} to {names.added(name)} got lost {when} ago"
+            yield last, f"{text}: {classes.words(number, name)}; `ordack message state {message_id}` tells more"
 
 
 def _problems(

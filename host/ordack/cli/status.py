@@ -16,7 +16,6 @@ from ordack.config.names import first_of, printable
 from ordack.store.look import open_to_look
 
 app = typer.Typer(no_args_is_help=True, help="Track, move or purge messages.")
-LOST_MAX = 20  # lines
 _SERIAL_FIGURES = ("baud", "connections", "faults", "resent", "damaged")
 
 
@@ -132,7 +131,7 @@ def _parts(told: Mapping[str, Any], with_guids: bool) -> list[str]:
     waiting = [queue for queue in told["outgoing"] if queue["messages"] or queue["on_hold"]]
     if waiting:
         found += _outgoing(waiting, with_guids)
-    found += map(_line, told["lost"][:LOST_MAX])
+    found += (_line(text) for text in told["lost"] if text not in told["problems"])
     if refused := status.refused_text(told):
         found.append(_line(f"refused since the start: {refused}"))
     for problem in told["problems"]:

@@ -342,10 +342,6 @@ class OutgoingQueues:
             [(number, outgoing) for outgoing, number in classes.items()],
         )
 
-    def lost(self) -> list[tuple[str, int]]:
-        """Format names and classes of outgoing queues whose latest message was discarded."""
-        return self._db.all("SELECT format_name, discarded FROM outgoing WHERE discarded <> 0 ORDER BY format_name")
-
     def discarded(self, format_name: str) -> int:
         """The class of `note_discarded`; 0 if there is no such queue."""
         return self._db.number("SELECT discarded FROM outgoing WHERE format_name = ?", (format_name,))
