@@ -9,6 +9,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ordack.broker.serve_log import ServeLog
 from ordack.config.config import Config
 from ordack.server.connect import HISTORY_SIZE, Connector, Step
 
@@ -40,7 +41,8 @@ class Model:
         self.due = 0
         self.timer = False
         self.failures = 0
-        self.kinds: set[str] = set()
+        self.kinds: set[tuple[str, int]] = set()
+        self.ended_at_once = 0
         self.lines = 0
         self.history: list[tuple[str, int, bool, tuple[str, ...]]] = []
 
@@ -59,10 +61,12 @@ class Model:
     def note(self, status: str, failed: bool = False) -> None:
         self.history.append((status, self.wall, failed, (self.address,) if self.address else ()))
 
-    def failed(self, status: str) -> None:
+    def failed(self, status: str, ended_at_once: int = 0) -> None:
         self.note(status, True)
-        if status not in self.kinds:
-            self.kinds.add(status)
+        self.ended_at_once = ended_at_once
+        kind = status, min(ended_at_once, 2)
+        if kind not in self.kinds:
+            self.kinds.add(kind)
             self.lines += 1
         self.failures += 1
         self.due = self.now + min(100 * 2 ** (self.failures - 1), self.interval)
@@ -72,6 +76,8 @@ class Model:
     def asks(self, wanted: bool, may_ping: bool) -> None:
         self.now += self.draw.choice([0, 50, 99, 100, 101, 200, 1000, 5700, 6000])
         expected = None
+        if self.doing == "open" and (not wanted or self.now - self.opened >= self.interval):
+            self.kinds.clear()
         ready = self.doing == "resolved" or self.doing == "pinged"
         if self.doing == "nothing" and self.now >= self.due:
             if not wanted:
@@ -158,6 +164,8 @@ class Model:
             self.opened = self.now
             self.state = "Connected"
             self.next_hops = [self.address]
+            if not self.ended_at_once:
+                self.kinds.clear()
         self.doing = "open"
 
     def ends(self, end: str, wanted: bool) -> None:
@@ -167,15 +175,17 @@ class Model:
         self.state = "Disconnected"
         held_out = self.doing == "open" and (self.now - self.opened >= self.interval or not wanted)
         if held_out or end in ("B-147", "B-163"):
-            self.failures = 0
-            self.kinds.clear()
+            self.failures = self.ended_at_once = 0
+            if self.doing == "open":
+                self.kinds.clear()
             self.due = self.now + min(100, self.interval)
             self.timer = wanted
             self.failures = 1
             self.doing = "nothing"
         else:
             refused = end == "B-209" and self.doing != "open"
-            self.failed("ConnectionRefused" if refused else "UnknownFailure")
+            at_once = self.ended_at_once + 1 if self.doing == "open" else 0
+            self.failed("ConnectionRefused" if refused else "UnknownFailure", at_once)
 
     def check(self) -> None:
         connector = self.connector
@@ -184,7 +194,9 @@ class Model:
         assert list(connector.next_hops) == self.next_hops
         told = [(event.status, event.time, event.error != 0, event.addresses) for event in connector.history]
         assert told == self.history[-HISTORY_SIZE:]
-        assert sum("no connection" in line for line in self.log) == self.lines
+        failures = ["no connection" in line for line in self.log]
+        assert sum(failures) == self.lines
+        assert any(failures[-1:]) == bool(self.kinds), "the last line is true"
         assert json.loads(json.dumps(connector.report()))["state"] == connector.state
 
 
@@ -196,6 +208,48 @@ def test_connector_follows_rules_in_random_runs(seed: int) -> None:
     model = Model(random.Random(seed))
     for _ in range(300):
         model.turn()
+
+
+def _open(connector: Connector, now: int, fails: bool = False) -> None:
+    assert connector.next_step(now, WALL, True) is Step.RESOLVE
+    connector.resolved(["10.0.0.1"], now, WALL)
+    assert connector.next_step(now, WALL, True) is Step.CONNECT
+    if fails:
+        connector.unreachable(DEAD, now, WALL)
+    else:
+        connector.connected()
+        connector.opened(now, WALL)
+
+
+def _attempt(connector: Connector, now: int, ends: bool = False) -> None:
+    """An attempt that fails, or a session, which ends after a second with messages left if `ends`."""
+    _open(connector, now, fails=not ends)
+    if ends:
+        connector.closed("B-298", "the peer closed the connection", now + 1000, WALL, True)
+
+
+def test_last_log_line_tells_whether_the_hop_is_connected() -> None:
+    lines: list[str] = []
+    log = ServeLog(lines.append, lambda: WALL)  # all within a minute
+    connector = Connector("plant", 1801, Config(send_pings=False), log)
+    for now in range(0, 100_000, 20_000):
+        _attempt(connector, now)
+        _attempt(connector, now + 7000, ends=True)  # the peer is restarted
+    assert ["no connection" in line for line in lines] == [True, False, True] * 5
+    assert not any("quota" in line for line in lines)
+    for now in range(100_000, 200_000, 20_000):
+        _attempt(connector, now, ends=True)
+    assert "quota" in lines[-1]
+    assert sum("quota" in line for line in lines) == 1
+    count = len(lines)
+    _open(connector, 200_000)
+    assert len(lines) == count, "this session may end at once, too"
+    assert not connector.rests
+    connector.next_step(200_100, WALL, wanted=False)
+    assert "no connection" not in lines[-1]
+    assert connector.rests
+    log.close()
+    assert len(lines) == count + 1, "no failure is told after its end"
 
 
 @pytest.mark.rule("B-191")

@@ -274,7 +274,7 @@ def test_unknown_queue_name_is_reported_at_both_ends(store: Path, tmp_path: Path
     for log in errors:
         lines = [line for line in log.splitlines() if "no queue lime1 at 10.0.0.5" in line]
         assert len(lines) == 2
-        assert "(once more since" in lines[1]
+        assert " 1 time more from " in lines[1]
     assert "127.0.0.1: a message for DIRECT=TCP:10.0.0.5\\private$\\lime1 is refused: " in errors[1]
 
 

@@ -9,11 +9,10 @@ import contextlib
 import enum
 import json
 import time
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from ordack.config.names import legible, printable
+from ordack.config.names import counted, legible, printable
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 AGAIN_S = 60.0  # before a repeated fact is reported; doubles each time,
@@ -62,14 +61,8 @@ class Operator:
         """Report a line; level, fact, about: see LogLine."""
         with contextlib.suppress(Exception):
             line = text if isinstance(text, LogLine) else LogLine(text, level, fact, **about)
-            self._write(
-                LogLine(
-                    legible(self._named(line)),
-                    line.level,
-                    line.fact,
-                    **{name: legible(value) for name, value in line.about.items()},
-                )
-            )
+            about = {name: legible(value) for name, value in line.about.items()}
+            self._write(LogLine(legible(self._named(line)), line.level, line.fact, **about))
 
     def tell_seldom(self, kind: str, wall: int, text: str, **about: str) -> None:
         """Report a line, at most once in SAME_AGAIN_S per kind. wall: seconds since 1970."""
@@ -79,11 +72,10 @@ class Operator:
 
 
 class _Fact:
-    """A fact: time of its last report, interval to the next, repetitions since, and the last line."""
+    """A fact: time of its last report, interval to the next, repetitions since, and the last line with its time."""
 
-    def __init__(self, told: float, peer: str, last: LogLine) -> None:
-        self.told = told
-        self.peer = peer
+    def __init__(self, told: float, last: LogLine) -> None:
+        self.told = self.seen = told
         self.quiet = AGAIN_S
         self.count = 0
         self.last = last
@@ -100,27 +92,22 @@ class ServeLog:
         self._clock = clock
         self._form = form
         self._facts: dict[str, _Fact] = {}
-        self._of_peer: Counter[str] = Counter()
 
     def __call__(self, text: str) -> None:
         line = text if isinstance(text, LogLine) else LogLine(text)
-        peer = line.about.get("peer", "")
+        peer = line.about.get("peer")
         name = line.fact
-        if peer and name not in self._facts and self._of_peer[peer] >= FACTS_OF_PEER:
+        peers = (fact.last.about.get("peer") for fact in self._facts.values())
+        if peer and name not in self._facts and sum(other == peer for other in peers) >= FACTS_OF_PEER:
             name = f"{peer}: more"
-        fact = self._facts.get(name)
-        if fact:
+        if fact := self._facts.get(name):
             fact.count += 1
-            fact.last = line
+            fact.last, fact.seen = line, self._clock()
             return
         if len(self._facts) >= FACTS_MAX:
             self._tell_again(next(iter(self._facts)))
-        self._remember(name, _Fact(self._clock(), peer, line))
+        self._facts[name] = _Fact(self._clock(), line)
         self._tell(line)
-
-    def _remember(self, name: str, fact: _Fact) -> None:
-        self._facts[name] = fact
-        self._of_peer[fact.peer] += 1
 
     def tick(self) -> None:
         """Report repetitions that are due; forget facts without any."""
@@ -129,7 +116,7 @@ class ServeLog:
             fact = self._facts[name]
             if self._tell_again(name):
                 fact.told, fact.count, fact.quiet = now, 0, min(2 * fact.quiet, AGAIN_MAX_S)
-                self._remember(name, fact)
+                self._facts[name] = fact
 
     def close(self) -> None:
         """Report all repetitions."""
@@ -138,23 +125,21 @@ class ServeLog:
 
     def _tell_again(self, name: str) -> bool:
         fact = self._facts.pop(name)
-        self._of_peer[fact.peer] -= 1
-        if not self._of_peer[fact.peer]:
-            del self._of_peer[fact.peer]
         if fact.count:
-            self._tell(fact.last, fact.count, fact.told)
+            self._tell(fact.last, fact)
         return fact.count > 0
 
-    def _tell(self, line: LogLine, again: int = 0, since: float = 0.0) -> None:
-        """Write a line; again: repetitions since the last report at `since`, in seconds since 1970."""
+    def _tell(self, line: LogLine, past: _Fact | None = None) -> None:
+        """Write a line. past: the fact that it repeats, which may be true no more."""
         when = _moment(self._clock())
         if self._form is Form.JSON:
-            more = {"again": again, "since": _moment(since)} if again else {}
+            more = {"again": past.count, "since": _moment(past.told), "until": _moment(past.seen)} if past else {}
             self._write(json.dumps({"time": when, "level": line.level, "text": line, **line.about, **more}))
             return
         text = printable(line, "\n    ")
-        if again:
-            text += f" ({'once' if again == 1 else f'{again} times'} more since {_moment(since)[11:19]})"
+        if past:
+            span = f"from {_moment(past.told)[11:19]} until {_moment(past.seen)[11:19]}"
+            text = f"{counted(past.count, 'time')} more {span}: {text}"
         self._write(f"{when} {line.level}: {text}")
 
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ordack.broker.serve_log import INFO, LogLine
+from ordack.broker.serve_log import INFO, WARNING, LogLine
 from ordack.config.config import Config, format_address
 from ordack.config.names import counted
 
@@ -97,8 +97,8 @@ class Connector:
 
     state: B-082. addresses, index: NextHopCollection and NextHopIndexer (B-052); every entry has HostName `host` and
     QMGuid zero. next_hops: those of the outgoing queues (B-196, B-216). pinged: this attempt has sent a ping (SE of the
-    request, B-204). history: the latest HISTORY_SIZE entries. log: called once per kind of failure until a session
-    holds. tls: the caller sets it before each attempt.
+    request, B-204). history: the latest HISTORY_SIZE entries. log: called once per kind of failure until it is called
+    for a session, each time with a new fact. tls: the caller sets it before each attempt.
     """
 
     def __init__(self, host: str, port: int, config: Config, log: Callable[[str], None] = lambda _line: None) -> None:
@@ -120,8 +120,9 @@ class Connector:
         self._wait = 0  # ms waited after the last failure
         self._not_before: int | None = None
         self._opened = 0
-        self._told: set[str] = set()
-        self._ended_at_once = False  # the last session
+        self._told: set[tuple[str, int]] = set()  # since the log was last told of a session
+        self._lines = 0  # told to the log
+        self._ended_at_once = 0  # sessions in a row
         self.tries = 0  # failed attempts since a session held
         self.reason = ""  # of the last failure
         self.next_try = 0.0  # s since 1970
@@ -134,7 +135,7 @@ class Connector:
     @property
     def rests(self) -> bool:
         """No step is due until the session closes or a message waits for a session."""
-        return self._stage is _Stage.OPEN or (self._stage is _Stage.IDLE and not self._retrying)
+        return (self._stage is _Stage.OPEN and not self._told) or (self._stage is _Stage.IDLE and not self._retrying)
 
     def report(self) -> dict[str, Any]:
         """State, next hops as `ADDRESS:PORT` and history, ready for JSON."""
@@ -167,6 +168,8 @@ class Connector:
                 return Step.RESOLVE
             self.index += 1  # B-145
             self._stage = _Stage.RESOLVED
+        if self._stage is _Stage.OPEN and self._holds(now, wanted):
+            self._tell_success()
         if self._stage is not _Stage.RESOLVED:
             return None
         if not wanted:
@@ -208,9 +211,7 @@ class Connector:
         """CONNECT has failed."""
         if self._stage is not _Stage.CONNECTING:
             return  # the transport was up already, and its loss is about to be reported
-        number = (error.errno if isinstance(error, OSError) else None) or 0
-        if isinstance(error, TimeoutError):
-            number = errno.ETIMEDOUT
+        number = errno.ETIMEDOUT if isinstance(error, TimeoutError) else getattr(error, "errno", 0) or 0
         code = _HRESULT_WIN32 | _WINSOCK[number] if number in _WINSOCK else _UNSPECIFIED
         status = "SocketCreateFailure" if number in _NO_SOCKET else "SocketConnectFailure"
         reason = os.strerror(number).lower() if number and number != errno.ETIMEDOUT else ""
@@ -235,10 +236,8 @@ class Connector:
             self._opened = now
             self.next_hops = (self.address,)
             self._note("Established", wall)
-            if self.tries and not self._ended_at_once:
-                where = format_address(self.host, self.port)
-                text = f"{where}: connected after {counted(self.tries, 'failed attempt')}"
-                self._log(LogLine(text, INFO, f"{where}: up", peer=where))
+            if not self._ended_at_once:  # otherwise this session has to hold first
+                self._tell_success()
 
     def closing(self) -> None:
         """The session has ended, and its transport is closing (B-297)."""
@@ -250,17 +249,21 @@ class Connector:
         A session that ends soon after it opened, with messages left, counts as a failed attempt: the peer will end the
         next one too (B-421).
         """
-        opened = self._ended_at_once = self._stage is _Stage.OPEN
+        opened = self._stage is _Stage.OPEN
+        ended_at_once = self._ended_at_once + 1 if opened else 0
         self.state = DISCONNECTED
-        if rule in OWN_ENDS or (opened and (not wanted or now - self._opened >= self._longest_wait)):
-            self._told.clear()
+        if rule in OWN_ENDS or (opened and self._holds(now, wanted)):
+            if opened:
+                self._tell_success()
+                self.tries = 0
             self._wait = 0
-            self.tries = 0
-            self._ended_at_once = False
+            self._ended_at_once = 0
             self._retry(now, wanted)
         elif opened and rule != "B-413":
-            reason = f"the session ended at once, {reason} ({rule}): quota or disk may be full there, see its log"
-            self._fail("UnknownFailure", _UNSPECIFIED, reason, now, wall)
+            reason = f"the session ended, {reason} ({rule})"
+            if ended_at_once > 1:
+                reason += ", at once as the one before: quota or disk may be full there, see its log"
+            self._fail("UnknownFailure", _UNSPECIFIED, reason, now, wall, ended_at_once)
         elif rule == "B-209":
             self._fail("ConnectionRefused", _REFUSED, f"{reason} ({rule})", now, wall)
         else:
@@ -268,19 +271,33 @@ class Connector:
                 reason = _HANDSHAKES.get(rule, f"what answers at that address is not MSMQ: {reason}")
                 if self.tls and rule == "B-298":
                     reason = f"{reason}, or does not accept this side's certificate"
-            self._fail("UnknownFailure", _UNSPECIFIED, f"{reason} ({rule})", now, wall)
+            self._fail("UnknownFailure", _UNSPECIFIED, f"{reason} ({rule})", now, wall, ended_at_once)
 
     def _note(self, status: str, wall: int, error: int = 0, reason: str = "") -> None:
         self.history.append(Event(status, wall, error, (self.address,) if self.addresses else (), reason))
 
-    def _fail(self, status: str, error: int, reason: str, now: int, wall: int) -> None:
+    def _holds(self, now: int, wanted: bool) -> bool:
+        return not wanted or now - self._opened >= self._longest_wait
+
+    def _tell_success(self) -> None:
+        if self._told:
+            self._told.clear()
+            self._tell(f"connected after {counted(self.tries, 'failed attempt')}", INFO)
+
+    def _tell(self, text: str, level: str) -> None:
+        where = format_address(self.host, self.port)
+        self._lines += 1
+        self._log(LogLine(f"{where}: {text}", level, f"{where}: {self._lines}", peer=where))
+
+    def _fail(self, status: str, error: int, reason: str, now: int, wall: int, ended_at_once: int = 0) -> None:
         self._note(status, wall, error, reason)  # B-191
         self.tries += 1
         self.reason = reason
-        if status not in self._told:
-            self._told.add(status)
-            where = format_address(self.host, self.port)
-            self._log(LogLine(f"{where}: no connection, {reason}; trying again", peer=where))
+        self._ended_at_once = ended_at_once
+        kind = status, min(ended_at_once, 2)
+        if kind not in self._told:
+            self._told.add(kind)
+            self._tell(f"no connection, {reason}; trying again", WARNING)
         self._retry(now, wanted=True)
         self.next_try = wall + self._wait / 1000
 
