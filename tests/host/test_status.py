@@ -140,7 +140,7 @@ def test_status_healthz_and_the_page_give_one_verdict(tmp_path: Path) -> None:
             assert _until(lambda: not _verdict(running), "it is gone")
             _why(store, _send(store), "discarded: .*")
             [problem] = _until(lambda: _verdict(refusing), "it is told")
-            assert re.search("a message was refused .* 0x8000 NACK_BAD_DST_Q", problem)
+            assert re.search("a message was refused .* own-names .* 0x8000 NACK_BAD_DST_Q", problem)
         assert refusing.get("/livez")[0] == 200, "a restart would not help"
 
 

@@ -101,8 +101,8 @@ def words(number: int, destination: str = "") -> str:
             queue="its queue" if not queue else f"the queue {queue}" if host == "." else f"the queue {queue} at {host}",
         )
         advice = advice.format(argument=shlex.quote(queue) if queue else "NAME")
-        if number == confirm.NACK_BAD_DST_Q and host not in ("", "."):
-            advice += f", or add {host} to own-names there"
+        if number == confirm.NACK_BAD_DST_Q and host != "." and (host or not destination):
+            advice += f", or {f'add {host} to ' if host else ''}own-names there"
     elif number >= confirm.ACK_RECEIVE:
         happened, advice = "it failed for a reason of another program", ""
     else:
