@@ -271,7 +271,7 @@ class Connector:
                 reason = _HANDSHAKES.get(rule, f"what answers at that address is not MSMQ: {reason}")
                 if self.tls and rule == "B-298":
                     reason = f"{reason}, or does not accept this side's certificate"
-            self._fail("UnknownFailure", _UNSPECIFIED, f"{reason} ({rule})", now, wall, ended_at_once)
+            self._fail("UnknownFailure", _UNSPECIFIED, f"{reason} ({rule})", now, wall, min(ended_at_once, 1))
 
     def _note(self, status: str, wall: int, error: int = 0, reason: str = "") -> None:
         self.history.append(Event(status, wall, error, (self.address,) if self.addresses else (), reason))
