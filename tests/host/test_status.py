@@ -11,12 +11,13 @@ import signal
 import socket
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import guids
+from mqqb import confirm, guids
 from ordack.broker import status
 from ordack.client import Client
 from ordack.store.outgoing import NewOutgoing
@@ -169,6 +170,15 @@ def test_lost_messages_of_a_burst_are_a_problem_after_later_successes(
         told = status.glance(client.store, shown={})
     assert len(told["lost"]) == 1
     assert not [text for text in told["problems"] if text in told["lost"]], "it is still told, but no problem any more"
+
+
+def test_lost_messages_that_share_a_row_are_all_counted(store: Path) -> None:
+    record = array("I", bytes(24))
+    record[confirm.STATE], record[confirm.CLASS] = confirm.GONE, confirm.NACK_REACH_QUEUE_TIMEOUT
+    with Client(store) as client:
+        client.store.memory.add_outcomes([(70, record.tobytes(), int(time.time()), AWAY, 64)])
+        [told] = status.glance(client.store, shown={})["lost"]
+    assert told.startswith("64 messages")
 
 
 @pytest.mark.parametrize(("hours", "problems"), [(0.5, 1), (5, 0)])

@@ -116,12 +116,12 @@ class Memory:
         )
 
     def lost(self, since: int) -> list[tuple[str, bytes, int, int, int, int]]:
-        """The latest 20 groups of failed messages without dead letter that ended since then: destination, class (a
-        word), number, first and last end, a MessageID."""
+        """The latest 20 groups of failed messages without dead letter (state X of mqqb.confirm, 0x58) that ended since
+        then: destination, class (a word), number, first and last end, a MessageID."""
         return self._db.all(
-            "SELECT destination, substr(confirmation, 21), count(*), min(ended), max(ended), message_id FROM outcomes "
-            "WHERE ended >= ? AND destination IS NOT NULL AND NOT instr(substr(confirmation, 1, 4), x'58') "
-            "GROUP BY 1, 2 ORDER BY 5 DESC LIMIT 20",
+            "SELECT destination, substr(confirmation, 21), sum(count), min(ended), max(ended), message_id "
+            "FROM outcomes WHERE ended >= ? AND destination IS NOT NULL "
+            "AND NOT instr(substr(confirmation, 1, 4), x'58') GROUP BY 1, 2 ORDER BY 5 DESC LIMIT 20",
             (since,),
         )
 
