@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ AGAIN_MAX_S = 3600.0  # up to this
 FACTS_MAX = 1000  # facts remembered
 FACTS_OF_PEER = 30  # facts remembered of one peer, which chooses their content; more count as one
 SAME_AGAIN_S = 10  # between two reports of one kind of excess
+NEWS = "news"  # the fact of a line that repeats no other, whatever its text
 
 
 class Form(enum.StrEnum):
@@ -92,11 +94,12 @@ class ServeLog:
         self._clock = clock
         self._form = form
         self._facts: dict[str, _Fact] = {}
+        self._news = itertools.count()
 
     def __call__(self, text: str) -> None:
         line = text if isinstance(text, LogLine) else LogLine(text)
         peer = line.about.get("peer")
-        name = line.fact
+        name = line.fact if line.fact != NEWS else f"{NEWS} {next(self._news)}"
         peers = (fact.last.about.get("peer") for fact in self._facts.values())
         if peer and name not in self._facts and sum(other == peer for other in peers) >= FACTS_OF_PEER:
             name = f"{peer}: more"

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import functools
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ordack.broker.message import Message
-from ordack.broker.serve_log import INFO, LogLine
+from ordack.broker.serve_log import INFO, NEWS, LogLine
 from ordack.client import Client
 from ordack.config import classes
 from ordack.config.names import PeerNames, counted
@@ -53,8 +52,8 @@ def run(folder: Path, body: bytes, address: str, tell: Callable[[str], None]) ->
             raise ValueError(f"`{name}` of {action} is not valid: send {RULES[type(least)]}.")
     with Client(StoreBeside(folder)) as client:
         answer = function(client, **values)
-        if done := answer.get("done"):  # the time makes each change a line of its own
-            tell(LogLine(f"{address} by HTTP: {done}", INFO, str(time.monotonic_ns()), queue=values["queue"]))
+        if done := answer.get("done"):
+            tell(LogLine(f"{address} by HTTP: {done}", INFO, NEWS, queue=values["queue"]))
             answer["done"] = client.store.peer_names().added(done)
         return answer
 

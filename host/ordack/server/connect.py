@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ordack.broker.serve_log import INFO, WARNING, LogLine
+from ordack.broker.serve_log import INFO, NEWS, WARNING, LogLine
 from ordack.config.config import Config, format_address
 from ordack.config.names import counted
 
@@ -121,7 +121,6 @@ class Connector:
         self._not_before: int | None = None
         self._opened = 0
         self._told: set[tuple[str, int]] = set()  # since the log was last told of a session
-        self._lines = 0  # told to the log
         self._ended_at_once = 0  # sessions in a row
         self.tries = 0  # failed attempts since a session held
         self.reason = ""  # of the last failure
@@ -260,9 +259,9 @@ class Connector:
             self._ended_at_once = 0
             self._retry(now, wanted)
         elif opened and rule != "B-413":
-            reason = f"the session ended, {reason} ({rule})"
-            if ended_at_once > 1:
-                reason += ", at once as the one before: quota or disk may be full there, see its log"
+            again = ended_at_once > 1
+            reason = f"the session ended{' at once again' if again else ''}, {reason} ({rule})"
+            reason += ": quota or disk may be full there, see its log" if again else ""
             self._fail("UnknownFailure", _UNSPECIFIED, reason, now, wall, ended_at_once)
         elif rule == "B-209":
             self._fail("ConnectionRefused", _REFUSED, f"{reason} ({rule})", now, wall)
@@ -286,8 +285,7 @@ class Connector:
 
     def _tell(self, text: str, level: str) -> None:
         where = format_address(self.host, self.port)
-        self._lines += 1
-        self._log(LogLine(f"{where}: {text}", level, f"{where}: {self._lines}", peer=where))
+        self._log(LogLine(f"{where}: {text}", level, NEWS, peer=where))
 
     def _fail(self, status: str, error: int, reason: str, now: int, wall: int, ended_at_once: int = 0) -> None:
         self._note(status, wall, error, reason)  # B-191
