@@ -306,16 +306,16 @@ def test_report_of_session_follows_its_changes(host: Host) -> None:
     peer = peer_of(1)
     world = world_of([host], [peer])
     world.connect_all()
-    [before] = host.manager.links.report()["sessions"]
+    [before] = host.manager.links.report(0)["sessions"]
     assert (before["guid"], before["state"]) == (guids.guid_text(bytes(16)), connection.WAITING_EC_MSG)
     exchange(world)
-    [opened] = host.manager.links.report()["sessions"]
+    [opened] = host.manager.links.report(0)["sessions"]
     assert (opened["guid"], opened["state"]) == (guids.guid_text(peer.guid), connection.OPEN)
-    assert host.manager.links.report()["sessions"][0] is opened, "it takes no work while nothing changes"
+    assert host.manager.links.report(0)["sessions"][0] is opened, "it takes no work while nothing changes"
     with host.client() as client:
         client.send(f"PRIVATE={guids.guid_text(peer.guid)[1:-1]}\\1", b"x")
     world.pass_time(50)
-    assert host.manager.links.report()["sessions"] == [{**opened, "in_flight": 1}]
+    assert host.manager.links.report(0)["sessions"] == [{**opened, "in_flight": 1}]
 
 
 # ---- durable before acknowledged ------------------------------------------------------------------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
@@ -192,6 +191,7 @@ class Links:
         self._touched: dict[PeerLink, None] = {}  # links with data to write, or to shut
         self._at: Counter[str] = Counter()  # links, and expected ones, by address
         self._expected = 0
+        self._refused_at: dict[str, int] = {}  # by kind, the last time
         self._told: dict[str, tuple[int, int]] = {}  # by kind: count when last reported, time of the next report
 
     def __iter__(self) -> Iterator[PeerLink]:
@@ -223,11 +223,12 @@ class Links:
 
     # ---- for operators
 
-    def report(self) -> dict[str, Any]:
-        """Return refusals, the last failure, and the state of each session."""
+    def report(self, zero: int) -> dict[str, Any]:
+        """Return refusals, the last failure, and the state of each session. zero: ms since 1970 of `now` = 0."""
         return {
             "refused": self.refusals(),
-            "refused_at": self.counters.refused_at.copy(),
+            "refused_at": self.counters.refused_at
+            | {kind: (zero + at) // 1000 for kind, at in self._refused_at.items()},
             "failure": self.counters.failure,
             "sessions": [link.report() for link in self],
         }
@@ -275,7 +276,7 @@ class Links:
         """Count a refused connection, and report it at intervals."""
         refused = self.counters.sessions_refused
         refused[kind] += 1
-        self.counters.refused_at[kind] = int(time.time())
+        self._refused_at[kind] = now
         told, due = self._told.get(kind, (0, now))
         if now >= due:
             self._told[kind] = refused[kind], now + 1000 * SAME_AGAIN_S

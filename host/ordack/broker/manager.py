@@ -566,7 +566,7 @@ class Manager:
         connections = self.connections()
         return {
             **self.about,
-            **self.links.report(),
+            **self.links.report(self._zero),
             "disputes": [text for guid, text in self.announced.disputes.items() if guid in self.links.peers],
             "refusing": self.incoming.refusing(),
             "serial": [connection for connection in connections.values() if "serial" in connection],

@@ -265,8 +265,8 @@ class CountsByPeer:
 
 class Counters:
     """The work of a queue manager. batches: transactions with messages from the network, by number of messages.
-    sessions_refused: connections, by LIMIT, ALLOW_LIST or TLS. refused_at: the last refusal in seconds since 1970, by
-    these reasons and by those of messages. ends: ended sessions, by rule. failure: the store's failure at `failed_at`
+    sessions_refused: connections, by LIMIT, ALLOW_LIST or TLS. refused_at: the last refusal of a message in seconds
+    since 1970, by reason. ends: ended sessions, by rule. failure: the store's failure at `failed_at`
     (monotonic milliseconds), "" after the next commit. turned: the loop's last round, in monotonic seconds."""
 
     def __init__(self) -> None:
