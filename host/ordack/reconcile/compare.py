@@ -26,12 +26,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from ordack.capture.columnar import in_order
 from ordack.pipeline.delta import open_table, uri_of
 from ordack.pipeline.folders import Folders, FoundSegment, Serials
 from ordack.pipeline.iceberg import is_name, read_table
 from ordack.pipeline.ingest import rows_of
 from ordack.pipeline.lake import ICEBERG, Decoding, IngestUnusable, first_line, format_of
-from ordack.pipeline.packets import DAMAGE, UNREADABLE
+from ordack.pipeline.packets import DAMAGE, UNREADABLE, packet_rows, shares
+from ordack.pipeline.packets import SCHEMA as PACKETS
 from ordack.pipeline.prune import serials
 from ordack.pipeline.segments import SCHEMA
 from ordack.pipeline.spark import task_count
@@ -42,10 +44,6 @@ NO_GUID = guids.guid_text(NULL_GUID)
 PORT = ":1801"  # of the end that accepts connections
 BODY = "body_crc"  # CRC-32 of a body
 LACKS = ("hole", "malformed", DAMAGE, UNREADABLE)  # gaps in captures
-PACKETS = ("file", "frame", "time", "connection", "direction", "receiver", "packet", "size", "source_queue_manager",
-           "queue_manager_address", "message_id", "destination_queue", "tx_sequence_ordinal", "tx_sequence_time_stamp",
-           "tx_sequence_number", "message_class", "ack_tx_sequence_ordinal", "ack_tx_sequence_time_stamp",
-           "ack_tx_sequence_number", "ack_source", "ack_message_id", "client_guid", "server_guid", BODY)  # fmt: skip
 MESSAGE = ("queue_manager", "queue", "message_key", "source_queue_manager", "message_id", "arrived",
            "destination_queue", "over_http", "tx_sequence_ordinal", "tx_sequence_time_stamp",
            "tx_sequence_number")  # fmt: skip
@@ -62,9 +60,10 @@ class Compared(NamedTuple):
     findings: DataFrame
 
 
-def compare(spark: SparkSession, captures: str, source: Folders, table: str, *, queue: str | None = None) -> Compared:
-    """captures: a file, a pattern or a folder. queue: compare only this queue. Raises FolderError, IngestError,
-    IngestUnusable, OptionError."""
+def compare(
+    spark: SparkSession, captures: Sequence[str], source: Folders, table: str, *, queue: str | None = None
+) -> Compared:
+    """captures: files. queue: compare only this queue. Raises FolderError, IngestError, IngestUnusable, OSError."""
     markers = source.now().values()
     managers = [marker.queue_manager for marker in markers]
     read = serials(table)
@@ -290,11 +289,14 @@ def _place(name: Column) -> Column:
 # ---- captures
 
 
-def read_packets(spark: SparkSession, captures: str) -> DataFrame:
-    """Read the packets that show messages and their receipt. Each capture is read once."""
-    wanted = ("EstablishConnection", "UserMessage", "OrderAck", "FinalAck", "older", *LACKS)
-    frame = spark.read.format("mqqb").option("columns", ",".join(PACKETS)).load(captures)
-    return frame.where(F.col("packet").isin(*wanted)).persist()
+def read_packets(spark: SparkSession, captures: Sequence[str]) -> DataFrame:
+    """Read the packets that show messages and their receipt. Each capture is read once. Raise OSError."""
+    paths, count = in_order(captures), shares(captures)
+
+    def read_share(share: int) -> Iterator[pa.RecordBatch]:
+        return packet_rows(paths, share, count)
+
+    return _read_in_tasks(spark, range(count), read_share, from_arrow_schema(PACKETS)).persist()
 
 
 def sent_messages(packets: DataFrame) -> DataFrame:
