@@ -257,7 +257,8 @@ def line_with(text: str, serve: Serve) -> str:
 
 @pytest.mark.parametrize("kind", ["device", "socket"])
 def test_serve_starts_without_missing_serial_port(tmp_path: Path, kind: str) -> None:
-    """As after a power cut, when an adapter is not plugged in: the network is served, and the port when it comes."""
+    """As after a power cut, when an adapter is not plugged in: the network is served, and the port when it comes. The
+    log says each time that it goes and comes."""
     with contextlib.ExitStack() as stack:
         port = own_port()
         device = tmp_path / "ttyUSB0"
@@ -272,12 +273,17 @@ def test_serve_starts_without_missing_serial_port(tmp_path: Path, kind: str) -> 
         assert "press7" in absent
         assert "trying again" in absent
         if kind == "device":
-            for end in (ends := os.openpty()):
-                stack.callback(os.close, end)
-            device.symlink_to(os.ttyname(ends[1]))
+            for _ in range(2):
+                ends = os.openpty()
+                device.symlink_to(os.ttyname(ends[1]))
+                assert " more from " not in line_with("is there", there), "it is no repetition"
+                device.unlink()
+                for end in ends:
+                    os.close(end)
+                assert " more from " not in line_with("is gone", there)
         else:
             stack.enter_context(socket.create_server(("127.0.0.1", port)))
-        assert line_with("is there", there)
+            assert line_with("is there", there)
 
 
 def test_a_port_that_another_has_is_refused(place: Place) -> None:

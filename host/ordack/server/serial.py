@@ -245,6 +245,10 @@ class SerialPort:
             if self._device is not None:
                 self._lost(f"a defect, {error!r}")
 
+    def _tell(self, text: str, level: str = serve_log.WARNING) -> None:
+        name = self.settings.name
+        self._log(serve_log.LogLine(f"{name}: {text}", level, serve_log.NEWS, peer=name))
+
     def _use(self, device: Any) -> None:
         self._refusal = ""
         self._device = device
@@ -266,11 +270,9 @@ class SerialPort:
             self._retry_at = self._loop.time() + RETRY_S
             if getattr(error, "errno", 0) not in ABSENT and str(error) != self._refusal:
                 self._refusal = str(error)
-                text = f"{self.settings.name}: cannot open serial port {self.settings.port}: {error}; trying again"
-                self._log(serve_log.LogLine(text, peer=self.settings.name))
+                self._tell(f"cannot open serial port {self.settings.port}: {error}; trying again")
             return
-        text = f"{self.settings.name}: serial port {self.settings.port} is there"
-        self._log(serve_log.LogLine(text, serve_log.INFO, peer=self.settings.name))
+        self._tell(f"serial port {self.settings.port} is there", serve_log.INFO)
         self._use(opening.result())
 
     def _read(self) -> None:
@@ -328,8 +330,7 @@ class SerialPort:
 
     def _lost(self, reason: str) -> None:
         self._last_end = f"the port is gone, {reason}"
-        text = f"{self.settings.name}: serial port {self.settings.port} is gone, {reason}; trying again"
-        self._log(serve_log.LogLine(text, peer=self.settings.name))
+        self._tell(f"serial port {self.settings.port} is gone, {reason}; trying again")
         self._release()
         self._line.close()
         self._retry_at = self._loop.time() + RETRY_S
