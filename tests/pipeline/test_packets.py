@@ -11,9 +11,8 @@ import packet_samples as samples  # type: ignore[import-not-found]
 import pyarrow.parquet as pq
 import pytest
 from mqqb import build, guids
-from ordack.capture.columnar import in_order
 from ordack.pipeline import packets
-from ordack.pipeline.packets import SCHEMA, find_files, packet_rows, shares
+from ordack.pipeline.packets import SCHEMA, find_files, packet_rows, plan
 from ordack.pipeline.segments import OptionError
 
 from tests.support import capture_generator
@@ -23,7 +22,7 @@ from tests.support.conversation import ACK, FULL, ONE, OPENING, SERVER, SYN, TWO
 
 
 def load(path: Path | str, parts: int = 1) -> list[dict[str, Any]]:
-    paths = in_order(find_files(str(path)))
+    paths, _ = plan(find_files(str(path)))
     return [row for part in range(parts) for batch in packet_rows(paths, part, parts) for row in batch.to_pylist()]
 
 
@@ -77,7 +76,7 @@ def test_there_are_as_many_tasks_as_the_captures_need(tmp_path: Path, monkeypatc
     whole = Path(path).stat().st_size
     for size, count in ((2 * whole, 1), (whole // 5, 5), (1, packets.PARTS_MAX)):
         monkeypatch.setattr(packets, "PART_BYTES", size)
-        assert shares([path]) == count
+        assert plan([path]) == ([path], count)
 
 
 def test_files_of_a_folder_and_of_a_pattern_are_one_capture(tmp_path: Path) -> None:

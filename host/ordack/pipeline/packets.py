@@ -76,14 +76,14 @@ _NEEDED = (
 # ---- rows
 
 
-def shares(paths: Sequence[str]) -> int:
-    """Return the number of tasks that read these files. The planner does not know how many tasks a cluster runs at
-    once. Raise OSError."""
-    return max(1, min(PARTS_MAX, total_size(paths) // PART_BYTES))
+def plan(paths: Sequence[str]) -> tuple[list[str], int]:
+    """Return the files by first frame, and the number of tasks that read them. The planner does not know how many
+    tasks a cluster runs at once. Raise OSError."""
+    return columnar.in_order(paths), max(1, min(PARTS_MAX, total_size(paths) // PART_BYTES))
 
 
 def packet_rows(paths: Sequence[str], part: int, parts: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task, which reads some connections of all files. paths: ordered by first frame."""
+    """Yield the rows of one task, which reads some connections of all files. paths: see plan."""
     decoder = Decoder(paths, part, parts)
     for batch in decoder.batches(BATCH_ROWS, _NEEDED):
         yield _rows(batch, part, parts)

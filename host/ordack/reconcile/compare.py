@@ -26,13 +26,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from ordack.capture.columnar import in_order
 from ordack.pipeline.delta import open_table, uri_of
 from ordack.pipeline.folders import Folders, FoundSegment, Serials
 from ordack.pipeline.iceberg import is_name, read_table
 from ordack.pipeline.ingest import rows_of
 from ordack.pipeline.lake import ICEBERG, Decoding, IngestUnusable, first_line, format_of
-from ordack.pipeline.packets import DAMAGE, UNREADABLE, packet_rows, shares
+from ordack.pipeline.packets import DAMAGE, UNREADABLE, packet_rows, plan
 from ordack.pipeline.packets import SCHEMA as PACKETS
 from ordack.pipeline.prune import serials
 from ordack.pipeline.segments import SCHEMA
@@ -291,7 +290,7 @@ def _place(name: Column) -> Column:
 
 def read_packets(spark: SparkSession, captures: Sequence[str]) -> DataFrame:
     """Read the packets that show messages and their receipt. Each capture is read once. Raise OSError."""
-    paths, count = in_order(captures), shares(captures)
+    paths, count = plan(captures)
 
     def read_share(share: int) -> Iterator[pa.RecordBatch]:
         return packet_rows(paths, share, count)
