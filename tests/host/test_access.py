@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from mqqb import guids
+from ordack.broker import status
 from ordack.client import Client
 from ordack.config.config import Access, Config, Networks, parse_network
 from ordack.store import ALLOW_LIST, LIMIT, TLS
@@ -135,7 +136,9 @@ async def test_address_outside_allow_list_is_refused_and_counted(tmp_path: Path)
                 assert await asyncio.wait_for(reader.read(), 60) == b""
             writer.close()
         await until(lambda: server.manager.links.counters.sessions_refused == {LIMIT: 0, ALLOW_LIST: 5, TLS: 0})
-        assert server.manager.report()["refused_at"][ALLOW_LIST] >= began
+        told = server.manager.report()
+        assert told["refused_at"][ALLOW_LIST] >= began
+        assert "from 127.0.0.1: it is not in the allow-list" in status.refused_text(told)
         [line] = server.log
         assert line.startswith(f"127.0.0.1: refused, it is not in the allow-list of 127.0.0.1:{server.port}")
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))

@@ -188,6 +188,7 @@ def test_status_says_when_each_reason_for_a_refusal_last_occurred(store: Path, h
     shown = {
         "refused": {"connections": {"tls": 2}, "messages": {reason: 3, "no room": 1}},
         "refused_at": {"tls": now - 4 * 86400, reason: now - hours * 3600, "no room": now - 1200},
+        "refused_last": {"tls": "from 10.0.0.5: it has no certificate"},
     }
     with Client(store, look=True) as client:
         told = status.glance(client.store, shown=shown)

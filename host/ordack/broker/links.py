@@ -191,7 +191,7 @@ class Links:
         self._touched: dict[PeerLink, None] = {}  # links with data to write, or to shut
         self._at: Counter[str] = Counter()  # links, and expected ones, by address
         self._expected = 0
-        self._refused_at: dict[str, int] = {}  # by kind, the last time
+        self._refused_last: dict[str, tuple[int, str]] = {}  # by kind: time, address and reason
         self._told: dict[str, tuple[int, int]] = {}  # by kind: count when last reported, time of the next report
 
     def __iter__(self) -> Iterator[PeerLink]:
@@ -228,7 +228,8 @@ class Links:
         return {
             "refused": self.refusals(),
             "refused_at": self.counters.refused_at
-            | {kind: (zero + at) // 1000 for kind, at in self._refused_at.items()},
+            | {kind: (zero + at) // 1000 for kind, (at, _) in self._refused_last.items()},
+            "refused_last": {kind: said for kind, (_, said) in self._refused_last.items()},
             "failure": self.counters.failure,
             "sessions": [link.report() for link in self],
         }
@@ -276,7 +277,7 @@ class Links:
         """Count a refused connection, and report it at intervals."""
         refused = self.counters.sessions_refused
         refused[kind] += 1
-        self._refused_at[kind] = now
+        self._refused_last[kind] = now, f"from {address}: {reason}"
         told, due = self._told.get(kind, (0, now))
         if now >= due:
             self._told[kind] = refused[kind], now + 1000 * SAME_AGAIN_S

@@ -142,7 +142,7 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
         "served": shown is not None,
         **{key: shown and shown.get(key) for key in ("since", "process", "listening")},
         "queues": queues,
-        **{key: (shown or {}).get(key, {}) for key in ("refused", "refused_at")},
+        **{key: (shown or {}).get(key, {}) for key in ("refused", "refused_at", "refused_last")},
         "sessions": sessions,
         "offline": [name for name in names.known() if name not in connected],
         "serial": (shown or {}).get("serial", []),
@@ -264,13 +264,14 @@ def served_text(told: Mapping[str, Any]) -> str:
 
 
 def refused_text(told: Mapping[str, Any]) -> str:
-    """Return a summary of refusals since the start, and when each reason last occurred; "" if none."""
-    now, at = time.time(), told["refused_at"]
+    """Return a summary of refusals since the start, and when and for whom each reason last occurred; "" if none."""
+    now, at, last = time.time(), told["refused_at"], told["refused_last"]
     return "; ".join(
-        f"{counted(sum(by_reason.values()), what[:-1])} "
-        f"({', '.join(f'{why}: {n}, last {span(now - at[why])} ago' for why, n in by_reason.items())})"
-        for what, by_reason in told["refused"].items()
-        if by_reason
+        f"{counted(sum(by.values()), what[:-1])} ("
+        + ", ".join(f"{why}: {n}, last {span(now - at[why])} ago {last.get(why, '')}".rstrip() for why, n in by.items())
+        + ")"
+        for what, by in told["refused"].items()
+        if by
     )
 
 

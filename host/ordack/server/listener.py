@@ -74,7 +74,7 @@ class Listener:
         """Why a peer at this IP address may not connect; "" if it may. certificate: the name in its certificate; None
         without TLS."""
         if not self.admits(address):
-            return f"it is not in the allow-list of {self}"
+            return f"it is not in the allow-list of {self}: admit it with `allow` in ordack.toml, and restart `serve`"
         if self.tls != (certificate is not None):
             return f"{self} speaks TLS" if self.tls else f"{self} does not speak TLS"
         return certificate_refusal(self._certificates, certificate or "")
@@ -176,7 +176,7 @@ class TlsHandshake(asyncio.Protocol):
         transport.pause_reading()  # the bytes are for TLS
         peer = transport.get_extra_info("peername")  # None: the peer has disconnected already
         if peer and not self._listener.admits(peer[0]):
-            self._acceptor.shut_out(peer[0], f"it is not in the allow-list of {self._listener}", ALLOW_LIST)
+            self._acceptor.shut_out(peer[0], self._listener.refusal(peer[0], None), ALLOW_LIST)
         elif peer and self._acceptor.expect(peer[0], self._listener):
             task = asyncio.get_running_loop().create_task(self._secure(transport, peer[0]))
             self._tasks.add(task)
