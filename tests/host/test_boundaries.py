@@ -59,7 +59,7 @@ def test_zero_ttrq_lasts_as_long_as_connect_timeout(tmp_path: Path, queue: str, 
     """The peer is reached after three seconds, or is off."""
     world, receiver, sender = two_hosts(tmp_path)
     with sender.client() as client:
-        client.send(f"DIRECT=OS:plant\\private$\\{queue}", b"x", delivery=delivery, ttrq=0, dead_letter=True)
+        sent = client.send(f"DIRECT=OS:plant\\private$\\{queue}", b"x", delivery=delivery, ttrq=0, dead_letter=True)
     for _ in range(seconds):
         world.pass_time(1000)
     for _ in range(4):
@@ -67,3 +67,4 @@ def test_zero_ttrq_lasts_as_long_as_connect_timeout(tmp_path: Path, queue: str, 
         world.pass_time(600)
     dead = sender.content(DEAD_LETTER) + sender.content(DEAD_XACT)
     assert (receiver.content(queue), dead) == (([b"x"], []) if seconds == 3 else ([], [b"x"]))
+    assert any(str(sent.message_id) in line for line in sender.log) == (seconds == 11), "the log names the message"

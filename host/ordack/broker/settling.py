@@ -234,14 +234,13 @@ class Settling:
         batch.incoming.update(dict.fromkeys(self._incoming.give_up(given_up)))
         self._store.outgoing.keep(kept)
         gone += batch.outcomes.settle(settled)
-        for queue in dict.fromkeys(self._outgoing[waiting.outgoing] for waiting in due if waiting.key in gone):
+        for queue, number in {self._outgoing[one.outgoing]: one.message_id for one in due if one.key in gone}.items():
             name = queue.format_name
-            said = (
-                "acknowledgements are discarded that nobody has fetched"
-                if queue.holds_acks
-                else "messages have ended without a known delivery or receipt; `ordack message state` tells of each"
-            )
-            self._operator.tell_seldom(name, wall, f"{name}: {said}", queue=name)
+            said = "acknowledgements are discarded that nobody has fetched"
+            if not queue.holds_acks:
+                said = "messages have ended without a known delivery or receipt"
+                said += f"; `ordack message state {number}` tells of the last one"
+            self._operator.tell_seldom(name, wall, f"{name}: {said}", fact=name, queue=name)
         self._take_out(batch, gone, due)
         for queue, entries in self._outgoing.entries(held, due):
             queue.stream.hold(entries)
