@@ -449,11 +449,6 @@ class Client:
                 raise NoSuchQueue(said) from None
         return message.response_queue
 
-    def last_discarded(self, destination: str) -> int:
-        """The class that ended the latest transactional message to this remote destination, if the message was
-        undelivered and is in no dead-letter queue; else 0."""
-        return self.reads.last_discarded(destination)
-
     def state(self, message_id: int) -> confirm.Conclusion | None:
         """The known state of a transactional message sent here (C-80 to C-87). None: never sent from this store, or
         ended longer ago than the store remembers."""

@@ -136,7 +136,6 @@ def test_commands_take_the_name_of_a_board(store: Store, tmp_path: Path) -> None
         first = next(iter(queue_of.peek()))
         told = client.order("move", queue_of.identifier, first.lookup_id, "press 7/commands", False)
         assert told[0].lower() == THERE.lower()
-        assert client.last_discarded("press 7/commands") == 0
         sent = client.send("line/1", b"asks", response_queue="press 7/answers")
         assert sent.delivery == "transactional"
         assert [message.response_queue for message in queue_of.peek()][-1] == THERE.replace("commands", "answers")

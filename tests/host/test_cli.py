@@ -591,15 +591,14 @@ def test_send_without_dead_letter_warns_after_lost_message(store: Path, tmp_path
 
     assert send() == ""
     warning = send()
-    assert warning.startswith(f"ordack: the latest message to {to} is lost: there is no queue lime1 at plant; ")
+    assert f"ordack: 1 message to direct=os:{to} got lost " in warning
     assert "NACK_BAD_DST_Q" in warning
     assert "--dead-letter keeps it" in warning
     assert send("--dead-letter") == ""
-    assert send() == "", "the one before was kept"
-    assert send() != ""
+    assert "2 messages" in send(), "the one before was kept"
     ordack("queue", "create", "--store", store, "lime1", "--transactional")
-    assert send() != ""
-    assert send() == "", "the one before was delivered"
+    assert "3 messages" in send()
+    assert "3 messages" in send(), "a delivery afterwards recovers none of them"
     assert receiver.stop()[0] == sender.stop()[0] == 0
 
 

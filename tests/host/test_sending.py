@@ -620,7 +620,7 @@ def _settled_by(host: Host, answers: list[list[tuple[int, int]]]) -> object:
         "outgoing_messages": "id, message_id, number, held, due, confirmation, packet",
         "messages": "queue, packet, in_doubt",
         "queues": "id, messages, bytes",
-        "outgoing": "messages, bytes, discarded",
+        "outgoing": "messages, bytes",
     }
     outcomes = [
         (message_id - back, *outcome)

@@ -172,13 +172,22 @@ def test_lost_messages_of_a_burst_are_a_problem_after_later_successes(
     assert not [text for text in told["problems"] if text in told["lost"]], "it is still told, but no problem any more"
 
 
-def test_lost_messages_that_share_a_row_are_all_counted(store: Path) -> None:
-    record = array("I", bytes(24))
-    record[confirm.STATE], record[confirm.CLASS] = confirm.GONE, confirm.NACK_REACH_QUEUE_TIMEOUT
+@pytest.mark.parametrize(("hours", "warns"), [(24, True), (26, False)])
+def test_lost_messages_that_share_a_row_are_all_counted(store: Path, hours: int, warns: bool) -> None:
+    """Also by `ordack send`, for a day, although a later message has arrived."""
+    lost, good = array("I", bytes(24)), array("I", bytes(24))
+    lost[confirm.STATE], lost[confirm.CLASS] = confirm.GONE, confirm.NACK_REACH_QUEUE_TIMEOUT
+    at = int(time.time()) - hours * 3600
     with Client(store) as client:
-        client.store.memory.add_outcomes([(70, record.tobytes(), int(time.time()), AWAY, 64)])
+        rows = (70, lost.tobytes(), at, AWAY.lower(), 64), (71, good.tobytes(), at + 1, None, 1)
+        client.store.memory.add_outcomes(rows)
         [told] = status.glance(client.store, shown={})["lost"]
     assert told.startswith("64 messages")
+    said = [
+        ordack("send", "--store", store, *more, "--body", "x").stderr
+        for more in ([AWAY], [AWAY, "--dead-letter"], [AWAY.replace("lime1", "line1")])
+    ]
+    assert ["64 messages" in text and "--dead-letter" in text for text in said] == [warns, False, False]
 
 
 @pytest.mark.parametrize(("hours", "problems"), [(0.5, 1), (5, 0)])

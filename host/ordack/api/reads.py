@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from mqqb import confirm
 from mqqb.confirm import Confirmation
 
-from ordack.broker.sending import address, open_queue
+from ordack.broker.sending import open_queue
 from ordack.config.config import Config
 from ordack.store import Store, StoreError
 from ordack.store.messages import StoredMessage
@@ -133,8 +133,3 @@ class LocalReader:
         if record is None:
             return None
         return Confirmation(array("I", record), settings).conclusion()
-
-    @one_thread
-    def last_discarded(self, destination: str) -> int:
-        """As Client.last_discarded."""
-        return self.store.outgoing.discarded(address(self.store, destination).lower())

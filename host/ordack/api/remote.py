@@ -537,10 +537,6 @@ class RemoteReader:
         fields = self._ask(service.STATE, message_id)
         return confirm.Conclusion(*fields) if fields else None
 
-    def last_discarded(self, destination: str) -> int:
-        found: int = self._ask(service.DISCARDED, destination)
-        return found
-
     @one_thread
     def _ask(self, *question: object) -> Any:
         return self._access.ask(lambda there: there.ask(service.frame(*question)))

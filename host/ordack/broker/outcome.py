@@ -146,7 +146,6 @@ class Settlements:
         gone: list[int] = []
         kept = []
         outcomes = []
-        discarded: dict[int, int] = {}
         names: dict[int, str] = {}
         last: Confirmation | None = None
         for waiting, confirmation, action in settled:
@@ -170,14 +169,12 @@ class Settlements:
                         names |= {queue.identifier: queue.format_name for queue in found}
                     missed = names.get(waiting.outgoing)
                 outcomes.append((waiting.message_id, record, self.now, missed, 1))
-                discarded[waiting.outgoing] = end.message_class if end.answer == confirm.DISCARDED else 0
             elif action & confirm.STORE:
                 deadline = packet_fields.due(confirmation, waiting.send_until, held=True)
                 kept.append((confirmation.record.tobytes(), deadline, True, waiting.key))
         self.store.outgoing.delete(gone)
         self.store.outgoing.keep(kept)
         self.store.memory.add_outcomes(outcomes)
-        self.store.outgoing.note_discarded(discarded)
         return gone
 
     def settle_runs(self, settled: Sequence[tuple[Run, int, Confirmation]]) -> None:
@@ -188,7 +185,6 @@ class Settlements:
             (run.state.message_id - run.messages + count, confirmation.record.tobytes(), self.now, None, count)
             for run, count, confirmation in settled
         )
-        self.store.outgoing.note_discarded({run.state.outgoing: 0 for run, _, _ in settled})
 
     def give_up(self, waiting: Waiting, message_class: int) -> bytearray:
         """End an undeliverable message that is forwarded or not transactional (B-311 to B-313, B-390); return its

@@ -19,7 +19,6 @@ messages and runs, then their lookup ids, arrivals, doubts, aborts and counts, a
 | QUEUE, its name or identifier | DONE, fields of `store.queues.Queue` |
 | LOOK, queue, rank, lookup id, limit | DONE, messages after that position, which stay |
 | STATE, message id | DONE, fields of `confirm.Conclusion`; DONE alone if unknown |
-| DISCARDED, destination | DONE, class |
 | BYE | none: the application will not ask about its last commit |
 | any | FAILED, kind of error, text |
 """
@@ -43,7 +42,7 @@ from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import StoredMessage, singles
 
-VERSION = 7
+VERSION = 8
 # TCP options: a connection whose peer or path is gone ends after a minute.
 KEEP_ALIVE = {
     "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000, "TCP_NODELAY": 1,
@@ -52,7 +51,7 @@ SOCKET = "serve.sock"
 HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
 EMPTY = "empty"
 STOP = "stop"
-QUEUE, LOOK, STATE, DISCARDED = "queue", "look", "state", "discarded"
+QUEUE, LOOK, STATE = "queue", "look", "state"
 DONE, FAILED = "done", "failed"
 LENGTH = struct.Struct("<I")
 FRAME_MAX = 64 << 20  # bytes; bounds one commit
@@ -251,7 +250,6 @@ QUESTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     QUEUE: (_queue,),
     LOOK: (number, _place, _place, _limit),
     STATE: (number,),
-    DISCARDED: (_name,),
     BYE: (),
 }
 

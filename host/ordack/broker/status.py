@@ -14,6 +14,7 @@ from typing import Any
 
 from mqqb import confirm, core, guids
 
+from ordack.broker.sending import address
 from ordack.config import classes
 from ordack.config.config import Config, format_address, split_direct
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE, counted, is_guid
@@ -26,7 +27,8 @@ from ordack.store.schema import POISON, PRIVATE
 LARGE_MESSAGE = 5_000_000  # bytes; with less room, large messages are refused
 PATIENCE_S = 60  # wait for a session before it counts as a problem
 REFUSED_S = 3600  # age up to which a refused or lost message counts as a problem
-LOST_S = 7 * 86400  # age up to which a lost message is told
+LOST_S = 7 * 86400  # age up to which a lost message is told,
+LATELY_S = 25 * 3600  # and up to which `ordack send` tells it: a daily job hears of its last message
 
 
 def span(seconds: float) -> str:
@@ -135,7 +137,7 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
     connected = {session.get("peer_name") for session in sessions}
     quota = (shown or {}).get("quota")
     room = store.room(Config.kept(store.names()).quota if quota is None else quota)
-    lost = list(_lost(store, now))
+    lost = list(_lost(store, now, LOST_S))
     return {
         "store": str(store.folder),
         "guid": guids.guid_text(store.guid),
@@ -157,14 +159,19 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
     }
 
 
-def _lost(store: Store, now: float) -> Iterator[tuple[int, str]]:
+def lost_lately(store: Store, destination: str) -> list[str]:
+    """Return a sentence for each reason why messages to this destination got lost lately. Raises BadName."""
+    return [text for _, text in _lost(store, time.time(), LATELY_S, address(store, destination).lower())]
+
+
+def _lost(store: Store, now: float, age: int, destination: str = "") -> Iterator[tuple[int, str]]:
     """Yield the latest time of lost messages, and a sentence, by destination and class. No message is lost that an
-    operator has removed, or that arrived."""
+    operator has removed, or that arrived. age: at most, in seconds. destination: "" for all."""
     names = store.peer_names()
-    for name, word, count, first, last, message_id in store.memory.lost(int(now) - LOST_S):
+    for name, word, count, first, last, message_id in store.memory.lost(int(now) - age, destination):
         number = int.from_bytes(word, sys.byteorder)
         if number == confirm.NACK_RECEIVE_TIMEOUT_AT_SENDER or confirm.NACK_DELETED != number < confirm.NACK_Q_DELETED:
-            when = f"{span(now - first)} to " * (count > 1) + span(now - last)
+            when = " to ".join(dict.fromkeys((span(now - first), span(now - last))))
             text = f"{counted(count, 'message')} to {names.added(name)} got lost {when} ago"
             yield last, f"{text}: {classes.words(number, name)}; `ordack message state {message_id}` tells more"
 

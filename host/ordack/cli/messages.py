@@ -76,6 +76,7 @@ def send(
     The message is on disk when the command ends. `ordack serve` delivers it to other machines. With --count, each
     message has its own commit, and an interrupted command reports the number of accepted messages.
     """
+    from ordack.broker import status
     from ordack.client import Client
 
     if rate is not None and count == 1:
@@ -96,7 +97,7 @@ def send(
         named = client.store.peer_names().added(destination)
         try:
             # before sending: `serve` may have discarded this very message when send() returns
-            discarded = 0 if dead_letter else client.last_discarded(destination)
+            lost = [] if dead_letter else status.lost_lately(client.store, destination)
             if count == 1:
                 show(send_one())
             else:
@@ -106,8 +107,8 @@ def send(
                     report_done(False, text)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
-    if discarded:
-        _warn(destination, named, discarded)
+    for text in lost:
+        complain(f"{text}. This one asks for no dead letter either: --dead-letter keeps it if it is not delivered")
 
 
 def _send_many(
@@ -151,15 +152,6 @@ def _content(body: str | None, may_be_empty: bool) -> bytes:
     if not found and not may_be_empty:
         raise typer.BadParameter("standard input is empty: give --body, or --empty for an empty body")
     return found
-
-
-def _warn(destination: str, named: str, discarded: int) -> None:
-    from ordack.config import classes, names
-
-    complain(
-        f"the latest message to {named} is lost: {classes.words(discarded, names.destination(destination))}. "
-        "This one asks for no dead letter either: --dead-letter keeps it if it is not delivered"
-    )
 
 
 def receive(

@@ -403,6 +403,5 @@ def _look(here: LocalReader, queue: int, rank: int, lookup_id: int, limit: int) 
 _LOOKS: dict[str, Callable[..., Any]] = {
     service.QUEUE: LocalReader.queue,
     service.STATE: _state,
-    service.DISCARDED: LocalReader.last_discarded,
     service.LOOK: _look,
 }

@@ -115,14 +115,14 @@ class Memory:
             (message_id, RUN_MESSAGES - 1),
         )
 
-    def lost(self, since: int) -> list[tuple[str, bytes, int, int, int, int]]:
+    def lost(self, since: int, destination: str = "") -> list[tuple[str, bytes, int, int, int, int]]:
         """The latest 20 groups of failed messages without dead letter (state X of mqqb.confirm, 0x58) that ended since
-        then: destination, class (a word), number, first and last end, a MessageID."""
+        then: destination, class (a word), number, first and last end, a MessageID. destination: "" for all."""
         return self._db.all(
             "SELECT destination, substr(confirmation, 21), sum(count), min(ended), max(ended), message_id "
-            "FROM outcomes WHERE ended >= ? AND destination IS NOT NULL "
+            "FROM outcomes WHERE ended >= ?1 AND destination IS NOT NULL AND ?2 IN ('', destination) "
             "AND NOT instr(substr(confirmation, 1, 4), x'58') GROUP BY 1, 2 ORDER BY 5 DESC LIMIT 20",
-            (since,),
+            (since, destination),
         )
 
     def old_outcomes(self, keep: int) -> list[int]:

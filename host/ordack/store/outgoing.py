@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ordack.config.settings import NEVER
@@ -334,17 +334,6 @@ class OutgoingQueues:
             "outgoing = ? AND NOT own AND coalesce(due, 1) BETWEEN 1 AND send_until ORDER BY id LIMIT ?",
             (outgoing, limit),
         )
-
-    def note_discarded(self, classes: Mapping[int, int]) -> None:
-        """Store, for outgoing queues, the class of the latest message if it was discarded, else 0."""
-        self._db.many(
-            "UPDATE outgoing SET discarded = ?1 WHERE id = ?2 AND discarded <> ?1",
-            [(number, outgoing) for outgoing, number in classes.items()],
-        )
-
-    def discarded(self, format_name: str) -> int:
-        """The class of `note_discarded`; 0 if there is no such queue."""
-        return self._db.number("SELECT discarded FROM outgoing WHERE format_name = ?", (format_name,))
 
     def set_sent_to(self, outgoing: int, key: int) -> None:
         """Permit the transmission of an outgoing queue's messages up to this key; 0: none."""

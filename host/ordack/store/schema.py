@@ -63,7 +63,7 @@ CREATE TABLE outgoing (
     on_hold INTEGER NOT NULL DEFAULT 0,
     sent_to INTEGER NOT NULL DEFAULT 0,          -- messages up to this one may have been transmitted
     resends INTEGER NOT NULL DEFAULT 0,          -- how often an operator has asked for one
-    discarded INTEGER NOT NULL DEFAULT 0,        -- class of the latest message that has ended, if it is lost
+    discarded INTEGER NOT NULL DEFAULT 0,        -- written by earlier programs only
     address TEXT,                                -- from where the peer has connected last, if the queue is for one
     messages INTEGER NOT NULL DEFAULT 0,
     bytes INTEGER NOT NULL DEFAULT 0);
