@@ -330,8 +330,6 @@ class Manager:
                 self._put_off += work
             else:
                 self._handle_all(work, questions, now, wall)
-                if arrivals:  # applications may wait for these messages; other answers follow what is sent
-                    self.answered()
             self.links.limit_half_received()
             self.outgoing.obey(now)  # before messages are sent
             links.update((queue.link, None) for queue in self.outgoing.take_news() if queue.link)
@@ -413,6 +411,8 @@ class Manager:
             self._load(now)
             raise
         self.applications.committed()
+        if not self.outgoing.has_news:  # messages for peers go first, because they have the longer way
+            self.answered()
         for queue in set(batch.queue_of.values()):
             queue.transmitted.difference_update(batch.queue_of)  # the store has them now
         batch.count(self.links.counters)

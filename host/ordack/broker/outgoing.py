@@ -265,6 +265,11 @@ class OutgoingQueues:
             rows.append(_passing(queue.identifier, message, packet))
         self._store.outgoing.add(rows)
 
+    @property
+    def has_news(self) -> bool:
+        """Are there queues with new messages?"""
+        return bool(self._news)
+
     def take_news(self) -> list[OutgoingQueue]:
         """Return the queues with new messages since the last call."""
         news, self._news = self._news, {}
