@@ -19,6 +19,10 @@ from ordack.store.messages import StoredMessage
 from tests.support.host_world import START, WALL
 
 
+def _result(answer: bytes) -> Any:
+    return service.result_of(service.content_of(answer[service.LENGTH.size :]))
+
+
 class App:
     """An application, as the manager of a host sees it."""
 
@@ -57,8 +61,7 @@ class Asking:
     def _ask(self, asked: Asked) -> Any:
         self._hand_over((self._application, asked))
         answers = dict(self._manager.applications.answers())
-        (content,) = service.frames(bytearray(service.answered(answers[self._application])))
-        return service.result_of(content)
+        return _result(service.answered(answers[self._application]))
 
     def take(self, wanted: Wanted, _timeout: float) -> list[StoredMessage]:
         return service.messages_in(self._ask(Take(wanted, 0)))
@@ -95,9 +98,8 @@ def told_by(manager: Manager) -> dict[Application, list[Any]]:
     """What each was told since this was asked last: a result, or an error."""
     found: dict[Application, list[Any]] = {}
     for application, answer in manager.applications.answers():
-        (content,) = service.frames(bytearray(service.answered(answer)))
         try:
-            result = service.result_of(content)
+            result = _result(service.answered(answer))
         except (StoreError, ValueError) as error:
             result = error
         found.setdefault(application, []).append(result)

@@ -367,7 +367,8 @@ def test_receive_behind_commit_waits_and_gets_its_message(store: Path, serve: Se
         answers: list[Any] = []
         while len(answers) < 3:
             buffer += _received(connection)
-            answers += map(service.result_of, service.frames(buffer))
+            while (frame := service.frame_in(buffer)) is not None:
+                answers.append(service.result_of(service.content_of(frame)))
             if len(answers) == 2:  # the commit is answered first, and does not wait
                 client.send("line1", b"1")
         (message,) = service.messages_in(answers[2])
@@ -478,13 +479,13 @@ _VALUES = st.recursive(
 def test_random_bytes_are_a_request_or_malformed(data: bytes) -> None:
     buffer = bytearray(data)
     try:
-        for question in service.frames(buffer):
-            parts = service.parts_of(question)
-            assert len(parts) == len(question) - 1
-            if question[0] == service.TAKE:
+        while (frame := service.frame_in(buffer)) is not None:
+            kind, parts = service.question_in(frame)
+            assert len(parts) == len(service.content_of(frame)) - 1
+            if kind == service.TAKE:
                 assert Wanted(*parts[:-1]).queue >= 0
                 assert 0 <= parts[-1] <= service.WAIT_MAX_MS
-            elif question[0] == service.COMMIT:
+            elif kind == service.COMMIT:
                 assert all(isinstance(run.letter.destination, str) and run.sizes for run in parts[3])
     except service.MalformedFrame:
         pass

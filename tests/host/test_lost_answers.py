@@ -29,11 +29,6 @@ from tests.support.command import DEADLINE_S
 from tests.support.host_world import WALL
 
 
-def _request(question: list[Any], application: bytes) -> Request:
-    number, *parts = service.parts_of(question)
-    return Request(application, number, Commit(*parts))
-
-
 class Cutter:
     """Stands in `serve`'s place at its socket: takes questions, and ends each connection without an answer when
     `carry` has done with its commit what it wants. last: what it answers to the last one all the same."""
@@ -64,12 +59,13 @@ class Cutter:
         identifier = b""
         while data := connection.recv(1 << 20):
             buffer += data
-            for question in service.frames(buffer):
-                if question[0] == service.HELLO:
-                    identifier = question[2]
+            while (frame := service.frame_in(buffer)) is not None:
+                if not identifier:
+                    identifier = service.content_of(frame)[2]
                     connection.sendall(service.frame(service.DONE))
                 else:
-                    self.requests.append(_request(question, identifier))
+                    number, *parts = service.question_in(frame)[1]
+                    self.requests.append(Request(identifier, number, Commit(*parts)))
                     self.left -= 1
                     if not self.left:
                         (self.folder / service.SOCKET).rename(self.folder / "gone")
@@ -158,7 +154,7 @@ def test_errors_keep_their_type_across_socket() -> None:
     for error in (
         StoreError("a"), StoreFull("b"), StoreUnknown("c"), NoSuchQueue("d"), ValueError("e"), RuntimeError("f"),
     ):  # fmt: skip
-        (answer,) = service.frames(bytearray(service.failed(error)))
+        answer = service.content_of(service.failed(error)[service.LENGTH.size :])
         expected = StoreError if isinstance(error, RuntimeError) else type(error)
         with pytest.raises(expected, match=str(error)[:1]) as raised:
             service.result_of(answer)

@@ -201,8 +201,7 @@ def _hello(connection: socket.socket, application: bytes) -> Any:
 
 def _told(connection: socket.socket, question: bytes) -> Any:
     connection.sendall(question)
-    (answer,) = service.frames(bytearray(_frame(connection)))
-    return service.result_of(answer)
+    return service.result_of(service.content_of(_frame(connection)[service.LENGTH.size :]))
 
 
 def test_commit_refused_on_new_connection_is_ignored_on_old_one(store: Path, served: tuple[Serve, str]) -> None:
@@ -400,8 +399,7 @@ class Guest:
     async def ask(self, question: bytes) -> Any:
         self.writer.write(question)
         (size,) = service.LENGTH.unpack(await self.reader.readexactly(service.LENGTH.size))
-        (answer,) = service.frames(bytearray(service.LENGTH.pack(size) + await self.reader.readexactly(size)))
-        return service.result_of(answer)
+        return service.result_of(service.content_of(await self.reader.readexactly(size)))
 
     async def is_shut_out(self) -> None:
         """Wait for the end of it."""

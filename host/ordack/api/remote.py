@@ -83,15 +83,16 @@ class ServeConnection:
                 self._wait_for(patience)
                 self._socket.sendall(question)
             asked = True
-            while (answer := next(service.frames(self._buffer), None)) is None:
+            while (data := service.frame_in(self._buffer)) is None:
                 self._wait_for(patience)
                 if wake and _is_first(wake, self._socket):
                     self._socket.sendall(service.frame(service.STOP))
                     wake = None
-                data = self._socket.recv(service.RECEIVE_BYTES)
-                if not data:
+                came = self._socket.recv(service.RECEIVE_BYTES)
+                if not came:
                     raise Lost(asked)
-                self._buffer += data
+                self._buffer += came
+            answer = service.content_of(data)
         except (OSError, service.MalformedFrame) as error:
             raise Lost(asked, error) from None
         finally:

@@ -57,6 +57,7 @@ LENGTH = struct.Struct("<I")
 FRAME_MAX = 64 << 20  # bytes; bounds one commit
 RECEIVE_BYTES = 96 << 10  # per read: larger buffers make malloc ask the kernel for pages each time
 HELLO_MAX = 256  # bytes of a frame before the application is known
+SHORT = 64  # bytes of a question that may come again
 NAME_MAX = 1000  # characters of a queue's name
 TEXT_MAX = 5000  # of an order's argument, which may be a path
 PAGE = 256  # messages per LOOK
@@ -92,26 +93,33 @@ def _arrays() -> dict[type, Callable[..., None]]:
     return dict.fromkeys((list, tuple, Order), cbor2.CBOREncoder.encode_array)
 
 
-def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:
-    """Remove complete frames from the buffer and yield them; most: bytes of one. Raises MalformedFrame."""
+def frame_in(buffer: bytearray, most: int = FRAME_MAX) -> bytes | None:
+    """Remove a complete frame from the buffer and return what follows its length; None without one. most: bytes of a
+    frame. Raises MalformedFrame."""
+    if len(buffer) < LENGTH.size:
+        return None
+    (size,) = LENGTH.unpack_from(buffer)
+    if size > most:
+        raise MalformedFrame(f"a frame of {size} bytes is announced; {most} are allowed")
+    end = LENGTH.size + size
+    if len(buffer) < end:
+        return None
+    data = bytes(memoryview(buffer)[LENGTH.size : end])
+    del buffer[:end]
+    return data
+
+
+def content_of(data: bytes) -> list[Any]:
+    """The content of a frame. Raises MalformedFrame."""
     import cbor2
 
-    while len(buffer) >= LENGTH.size:
-        (size,) = LENGTH.unpack_from(buffer)
-        if size > most:
-            raise MalformedFrame(f"a frame of {size} bytes is announced; {most} are allowed")
-        end = LENGTH.size + size
-        if len(buffer) < end:
-            return
-        data = bytes(memoryview(buffer)[LENGTH.size : end])
-        del buffer[:end]
-        try:
-            content = cbor2.loads(data)
-        except Exception as error:  # noqa: BLE001 - any error means that the bytes are no frame
-            raise MalformedFrame(f"a frame is no CBOR: {error}") from None
-        if not isinstance(content, list) or not content or not isinstance(content[0], str):
-            raise MalformedFrame("a frame is no array that begins with what it is")
-        yield content
+    try:
+        content = cbor2.loads(data)
+    except Exception as error:  # noqa: BLE001 - any error means that the bytes are no frame
+        raise MalformedFrame(f"a frame is no CBOR: {error}") from None
+    if not isinstance(content, list) or not content or not isinstance(content[0], str):
+        raise MalformedFrame("a frame is no array that begins with what it is")
+    return content
 
 
 # ---- questions
@@ -136,6 +144,7 @@ def _short(run: Run) -> list[Any]:
     return values
 
 
+@functools.lru_cache(maxsize=64)
 def take_question(wanted: Wanted, timeout: float) -> bytes:
     """Encode TAKE. timeout: seconds."""
     return frame(TAKE, *wanted, min(round(1000 * timeout), WAIT_MAX_MS))
@@ -251,17 +260,25 @@ QUESTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     LOOK: (number, _place, _place, _limit),
     STATE: (number,),
     BYE: (),
+    STOP: (),
 }
 
 
-def parts_of(question: list[Any]) -> list[Any]:
-    """Return the checked parts of a question after its kind. Raises MalformedFrame."""
-    kind, *parts = question
+def question_in(data: bytes) -> tuple[str, Sequence[Any]]:
+    """Return the kind of the question in a frame, and its checked parts. Raises MalformedFrame."""
+    return _repeated(data) if len(data) <= SHORT else _question(data)
+
+
+def _question(data: bytes) -> tuple[str, Sequence[Any]]:
+    kind, *parts = content_of(data)
     if kind not in QUESTIONS:
         raise MalformedFrame(f"there is no question {kind!r:.40}")
     if len(parts) != len(QUESTIONS[kind]):
-        raise MalformedFrame(f"`{kind}` with {len(question)} parts")
-    return [read(part) for read, part in zip(QUESTIONS[kind], parts)]
+        raise MalformedFrame(f"`{kind}` with {len(parts) + 1} parts")
+    return kind, tuple([read(part) for read, part in zip(QUESTIONS[kind], parts)])
+
+
+_repeated = functools.lru_cache(maxsize=64)(_question)  # a consumer asks for each message with the same TAKE
 
 
 # ---- answers

@@ -12,7 +12,7 @@ import contextlib
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ordack.api.reads import ClientLock, LocalReader
@@ -166,7 +166,7 @@ class ApplicationServer:
                 self._asked[place] = asker, asked._replace(until=0)
         self.manager.applications.stop_waiting(application)
 
-    def look(self, asker: Connection, kind: str, parts: list[Any]) -> None:
+    def look(self, asker: Connection, kind: str, parts: Sequence[Any]) -> None:
         """Answer a read-only question in the reader's thread."""
         found = self._reader.read(lambda store: service.frame(service.DONE, _LOOKS[kind](self._in(store), *parts)))
         asyncio.wrap_future(found).add_done_callback(lambda done: asker.answer(_answer(done)))
@@ -319,16 +319,18 @@ class Connection(asyncio.Protocol):
 
     def _next(self) -> None:
         try:
-            for question in service.frames(self._buffer, service.FRAME_MAX if self._application else service.HELLO_MAX):
-                if question == [service.STOP] and self._application:
-                    self._owner.stop(self._application)
-                    continue
-                if self._pending and not (self._may_take and question[0] == service.TAKE):
-                    raise service.MalformedFrame("it asks before it has its answer")
+            most = service.FRAME_MAX if self._application else service.HELLO_MAX
+            while (data := service.frame_in(self._buffer, most)) is not None:
                 if self._application is None:
-                    self._hello(question)
+                    self._hello(service.content_of(data))
+                    continue
+                kind, parts = service.question_in(data)
+                if kind == service.STOP:
+                    self._owner.stop(self._application)
+                elif self._pending and not (self._may_take and kind == service.TAKE):
+                    raise service.MalformedFrame("it asks before it has its answer")
                 else:
-                    self._ask(self._application, question[0], service.parts_of(question))
+                    self._ask(self._application, kind, parts)
         except service.MalformedFrame as error:
             if not self._pending:  # otherwise the application would take the error for its pending answer
                 self.transport.write(service.failed(ValueError(f"`ordack serve` does not take this: {error}")))
@@ -352,7 +354,7 @@ class Connection(asyncio.Protocol):
             self._within(0, "")
             self.transport.write(service.frame(service.DONE, self._owner.manager.store.guid))
 
-    def _ask(self, application: Application, kind: str, parts: list[Any]) -> None:
+    def _ask(self, application: Application, kind: str, parts: Sequence[Any]) -> None:
         if kind == service.BYE:
             self._for_good = True
             self.transport.close()
@@ -366,10 +368,11 @@ class Connection(asyncio.Protocol):
             return
         asked: Take | Request | Emptying | PutBack
         if kind == service.TAKE:
-            wanted = Wanted(*parts[:-1])
-            if wanted.poison_after == AS_CONFIGURED:
-                wanted = wanted._replace(poison_after=self._owner.manager.config.poison_after)
-            asked = Take(wanted, time.monotonic_ns() // 1_000_000 + parts[-1])
+            queue, limit, counted, poison_after, *which, wait = parts
+            if poison_after == AS_CONFIGURED:
+                poison_after = self._owner.manager.config.poison_after
+            wanted = Wanted(queue, limit, counted, poison_after, *which)
+            asked = Take(wanted, time.monotonic_ns() // 1_000_000 + wait)
         elif kind == service.COMMIT:
             asked = Request(application.identifier, parts[0], Commit(*parts[1:]))
         else:
