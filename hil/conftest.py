@@ -171,11 +171,8 @@ def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], Path]:
-    """Makes the file of boards. The tests claim no board that is in use on this machine."""
+    """Makes the file of boards."""
     import yaml
-    from ordack.boards import claim
-
-    monkeypatch.setattr(claim, "FOLDER", tmp_path)
 
     def make(described: dict[str, Any]) -> Path:
         path = tmp_path / "rig.yaml"

@@ -20,13 +20,12 @@ from labgrid.exceptions import InvalidConfigError, NoConfigFoundError, NoSupplie
 from labgrid.factory import target_factory
 from labgrid.protocol import PowerProtocol, ResetProtocol
 from labgrid.resource import NetworkSerialPort
-from ordack.boards.claim import Claim, names_of
 from ordack.boards.repl import Board as Repl
 from ordack.boards.repl import BoardError, write_limit
 
 from hil import real
 from hil.boards import BoardMissing, Line, Log
-from hil.real import LabBoard, aliases, claimed, identity, url
+from hil.real import LabBoard, identity, url
 
 _READ_TIMEOUT_S: Final = 0.1
 _INTERRUPT: Final = b"\r\x03\x02"  # also leaves a raw REPL
@@ -59,7 +58,6 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
     activation: the port comes and goes with the power."""
 
     bindings: ClassVar[dict[str, Any]] = {"port": {"SerialPort", "NetworkSerialPort"}}
-    claim: Claim | None = None
 
     def repl(self, log: Log, life: int) -> Repl:
         """The board's raw REPL, after interrupting the application. Repeats input that a booting board missed. Raises
@@ -83,9 +81,7 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
                 log.append(Line(life, str(error)))
 
     def _opened(self, where: str, write_s: float) -> Any:
-        """Open the port exclusively. Raises BoardMissing if the board is claimed under another name; OSError."""
-        if self.claim is not None:
-            claimed(self.claim, [*names_of(where), *aliases(self.port)])
+        """Open the port exclusively. Raises OSError."""
         limit, alone = write_limit(where, write_s), None if "://" in where else True
         return serial.serial_for_url(
             where, self.port.speed, timeout=_READ_TIMEOUT_S, write_timeout=limit, exclusive=alone

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +19,10 @@ import pyudev
 from labgrid.driver import Driver, ManualPowerDriver
 from labgrid.resource import NetworkSerialPort, Resource
 from labgrid.resource.udev import USBResource
-from ordack.boards.claim import Claim
 from ordack.boards.deploy import MPY_VERSION
 from ordack.boards.deploy import deploy as deploy_modules
 from ordack.boards.outbox import FILES as FILES_OF
-from ordack.boards.repl import CORE, BoardError, NoBoard
+from ordack.boards.repl import CORE, BoardError
 from ordack.boards.repl import Board as Repl
 
 from firmware.ports import modules
@@ -55,7 +54,7 @@ def clean(path):
 for path in {0!r}:
     clean(path)
 """
-# Serial ports: found by their description, and claimed
+# Serial ports: found by their description
 
 
 def identity(port: Resource) -> str:
@@ -64,21 +63,6 @@ def identity(port: Resource) -> str:
         match = {key: value for key, value in port.match.items() if not key.endswith("SUBSYSTEM")}
         return ", ".join(f"{key} {match[key]}" for key in sorted(match))
     return f"{port.host}:{port.port}" if isinstance(port, NetworkSerialPort) else str(port.port)
-
-
-def aliases(port: Resource) -> list[str]:
-    """Other descriptions that a file of boards may use for a connected USB port."""
-    found = getattr(port, "device", None)
-    properties = found.properties if found is not None else {}
-    return [f"{key} {properties[key]}" for key in ("ID_SERIAL_SHORT", "ID_PATH") if properties.get(key)]
-
-
-def claimed(claim: Claim, names: Iterable[str]) -> None:
-    """Claim further names. Raises BoardMissing."""
-    try:
-        claim.add(names)
-    except NoBoard as error:
-        raise BoardMissing(str(error)) from None
 
 
 def devices(port: USBResource) -> list[str]:
@@ -197,7 +181,7 @@ class Switch:
 
 
 class LabBoard(Board):
-    """A real board at a claimed serial port. Its switch may take seconds, so programs with an event loop call from a
+    """A real board at a serial port. Its switch may take seconds, so programs with an event loop call from a
     thread."""
 
     def __init__(self, node: Any, application: Path) -> None:
@@ -220,15 +204,8 @@ class LabBoard(Board):
         self._repl: Repl | None = None
         self._is_frozen = False
         self.switch = Switch(node.power, node.off_s, self.target)
-        self.claim = Claim(f"a campaign on {self.target}")
-        claimed(self.claim, [node.identity])
-        try:
-            self._activate(node.power, node.button)
-            self.line = self._found_line()
-        except BaseException:
-            self.claim.release()
-            raise
-        node.micropython.claim = self.claim
+        self._activate(node.power, node.button)
+        self.line = self._found_line()
 
     def _activate(self, *drivers: Driver | None) -> None:
         for driver in filter(None, drivers):
@@ -391,5 +368,4 @@ class LabBoard(Board):
         try:
             self.kill()
         finally:
-            self.claim.release()
             self._node.target.cleanup()

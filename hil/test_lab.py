@@ -1,4 +1,4 @@
-"""Boards of a labgrid environment: described, found or refused, and locked."""
+"""Boards of a labgrid environment: described, found or refused."""
 
 import os
 import re
@@ -17,8 +17,6 @@ import pyudev
 from labgrid.driver.fake import FakePowerDriver
 from labgrid.factory import target_factory
 from labgrid.resource.udev import UdevManager, USBSerialPort
-from ordack.boards.claim import Claim
-from ordack.boards.repl import NoBoard
 
 from hil import drivers, real
 from hil.boards import ROOT, BoardMissing
@@ -157,26 +155,6 @@ def test_two_ports_with_its_number_are_refused(plugged: list[Device]) -> None:
         real.url(port, 600.0)
 
 
-@pytest.mark.usefixtures("rig")
-def test_port_claim_covers_its_other_names(plugged: list[Device]) -> None:
-    plugged += [Device("/dev/null", NUMBER, "pci-usb-0:2")]
-    by_number, by_place = usb(ID_SERIAL_SHORT=NUMBER), usb(ID_PATH="pci-usb-0:2")
-    assert by_number.try_match(plugged[0])
-    names = real.identity(by_number), *real.aliases(by_number)
-    with Claim("a campaign on pico-1", *names), pytest.raises(NoBoard, match="in use: a campaign on pico-1"):
-        Claim("another", real.identity(by_place))
-
-
-@pytest.mark.usefixtures("rig")
-def test_second_claim_of_board_fails_and_names_first_user() -> None:
-    first = Claim("a campaign on pico-1", NUMBER)
-    with pytest.raises(NoBoard, match=r"in use: a campaign on pico-1, process \d+, since"):
-        Claim("another", NUMBER)
-    Claim("another", "other number").release()
-    first.release()
-    Claim("another", NUMBER).release()
-
-
 # The REPL, on pseudo-terminals
 
 
@@ -248,4 +226,3 @@ def test_a_dead_board_is_a_sentence_and_is_switched_off(
             pass
     assert switch.read_text().split()[-1] == "off"
     board.close()
-    Claim("another", str(port)).release()

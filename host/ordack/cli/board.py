@@ -89,6 +89,7 @@ def board_provision(
     """
     with common.needs("boards"):
         from ordack.boards import provision as provisioning
+        from ordack.boards.repl import attended
     from ordack.config.config import format_address, parse_address
 
     try:
@@ -106,7 +107,7 @@ def board_provision(
         raise typer.BadParameter(str(error)) from None
     wanted = provisioning.Wanted(name, queue, *address, network, files, replace, server)
     with _asking() as progress:
-        done = _attended(port, lambda board: provisioning.provision(board, wanted, progress), reset=True)
+        done = attended(port, lambda board: provisioning.provision(board, wanted, progress), reset=True)
     text = f"{name} is provisioned, its message is stored in {queue}; GUID {done.guid}"
     text += f"; its old name was {done.before}" if done.before not in ("", name) else ""
     values = {"name": name, "queue": queue, "queue_manager": format_address(*address), **done._asdict()}
@@ -142,6 +143,7 @@ def board_deploy(
     """
     with common.needs("boards"):
         from ordack.boards.deploy import Deployed, deploy
+        from ordack.boards.repl import attended
 
     with _asking() as progress:
 
@@ -149,7 +151,7 @@ def board_deploy(
             done = deploy(board, package, main, config, progress)
             return ".".join(map(str, board.version)), done, board.start() if main else None
 
-        version, done, error = _attended(port, work, reset=True)
+        version, done, error = attended(port, work, reset=True)
     text = f"{port}: copied {len(done.copied)} files, {counted(done.bytes, 'byte')}; {done.unchanged} were there"
     text += f"; removed {len(done.removed)}" if done.removed else ""
     text += "; the modules are frozen into the firmware" if done.frozen else ""
@@ -184,6 +186,7 @@ def board_doctor(
     """
     with common.needs("boards"):
         from ordack.boards.doctor import examine, program
+        from ordack.boards.repl import attended
     from ordack.config.config import parse_address
 
     try:
@@ -195,7 +198,7 @@ def board_doctor(
         def work(board: Board) -> list[Check]:
             return [*examine(board, address, outbox, progress), *program(board)]
 
-        checks = _attended(port, work, reset=False)
+        checks = attended(port, work, reset=False)
     if as_json:
         for check in checks:
             common.report(True, "", **check.as_json())
@@ -230,6 +233,7 @@ def board_rescue(
     """
     with common.needs("boards"):
         from ordack.boards import outbox as outboxes
+        from ordack.boards.repl import attended
 
     if (port is None) == (folder is None) or (port is not None and to is None):
         raise typer.BadParameter("name a board with --port PORT and the folder for the copy with --to DIR, or a FOLDER")
@@ -239,7 +243,7 @@ def board_rescue(
         if folder is not None and to is not None:
             outboxes.copy_of(folder, to)
         elif port is not None and to is not None:
-            _attended(port, lambda board: outboxes.copy_from_board(board, outbox, to, progress), reset=False)
+            attended(port, lambda board: outboxes.copy_from_board(board, outbox, to, progress), reset=False)
         found = list(outboxes.listing(to or folder or Path()))
     summary = found.pop()
     for message in found:
@@ -266,15 +270,6 @@ def _password(wifi: str) -> str:
     if not line:
         raise ValueError(f"there is no password for {wifi}: set {PASSWORD_VARIABLE}, or give a line of standard input")
     return line.rstrip("\r\n")
-
-
-def _attended(port: str, work: Callable[[Board], Result], *, reset: bool) -> Result:
-    """As repl.attended, with a claim on the board."""
-    from ordack.boards.claim import Claim, names_of
-    from ordack.boards.repl import attended
-
-    with Claim("ordack board", *names_of(port)):
-        return attended(port, work, reset=reset)
 
 
 @contextlib.contextmanager
