@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from mqqb import confirm
 from mqqb.headers import PrivateQueueFormatNameId
@@ -53,20 +53,17 @@ from ordack.store.queues import QueueState as QueueState
 from ordack.store.schema import PRIVATE
 
 __all__ = [
-    "Client", "Empty", "Letter", "Message", "Queue", "Received", "Receiving", "Reject", "Sent", "Transaction",
+    "Batch", "Client", "Empty", "Letter", "Message", "Queue", "Received", "Receiving", "Reject", "Sent", "Transaction",
 ]  # fmt: skip
 
 
-class Received(Message):
-    """A message received by a `Receiving`. `with message:` ends it, as `with queue.receive()` does: removed, put back
-    if the block raises, removed as rejected if it raises Reject."""
+class _Ended:
+    """What `with` does to received messages."""
 
-    def __init__(self, stored: StoredMessage, source: Queue) -> None:
-        super().__init__(stored)
-        self._taken = Taken(source, stored.lookup_id)
+    _taken: Taken
 
-    def __enter__(self) -> Received:
-        self._taken.check(self)
+    def __enter__(self) -> Self:
+        self._taken.check()
         return self
 
     def __exit__(
@@ -83,9 +80,31 @@ class Received(Message):
         return self._taken.ended()
 
 
-class Receiving:
-    """The result of `Queue.receive`, for a `with` or a `for`. timeout: seconds to wait for each message; None: forever.
-    which: as `Queue.receive`.
+class Received(_Ended, Message):
+    """A message received by a `Receiving`. `with message:` ends it, as `with queue.receive()` does: removed, put back
+    if the block raises, removed as rejected if it raises Reject."""
+
+    def __init__(self, found: Sequence[StoredMessage], source: Queue) -> None:
+        if not found:
+            raise Empty(f"no message in {source.name}")
+        super().__init__(found[0])
+        self._taken = Taken(source, (found[0].lookup_id,))
+
+
+class Batch(_Ended, list[Message]):
+    """Messages received together. `with batch:` ends them, as `with message:` does a Received."""
+
+    def __init__(self, found: Sequence[StoredMessage], source: Queue) -> None:
+        super().__init__(map(Message, found))
+        self._taken = Taken(source, [stored.lookup_id for stored in found])
+
+
+Kind = TypeVar("Kind", Received, Batch)
+
+
+class Receiving(Generic[Kind]):
+    """The result of `Queue.receive` and `Queue.receive_batch`, for a `with` or a `for`. timeout: seconds to wait for
+    each message or batch; None: forever. which: as `Queue.receive`.
 
     In a `for`, a message is removed for good when the loop asks for the next one. The last message is removed when no
     other arrives in time. Leaving the loop by an exception, `return` or `break` puts the current message back, because
@@ -94,43 +113,44 @@ class Receiving:
     message, also on `break`. Reject in that block rejects the message, and the loop goes on.
     """
 
-    def __init__(self, source: Queue, timeout: float | None, **which: Unpack[Which]) -> None:
+    def __init__(
+        self, source: Queue, kind: type[Kind], limit: int, timeout: float | None, **which: Unpack[Which]
+    ) -> None:
         self._source = source
+        self._kind: type[Kind] = kind
+        self._limit = limit
         self._timeout = timeout
         self._which = which
-        self._entered: list[Received] = []
+        self._entered: list[Kind] = []
 
     def __repr__(self) -> str:
         return f"<Receiving from {self._source.name!r}: use it in a `with` or a `for`>"
 
-    def __enter__(self) -> Received:
-        message = self._take()
-        if message is None:
-            raise Empty(f"no message in {self._source.name}")
-        self._entered.append(message)
-        return message
+    def __enter__(self) -> Kind:
+        self._entered.append(self._kind(self._take(), self._source))
+        return self._entered[-1]
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
         return self._entered.pop().end(error)
 
-    def __iter__(self) -> Iterator[Received]:
-        message = self._take()
-        while message is not None:
+    def __iter__(self) -> Iterator[Kind]:
+        found = self._take()
+        while found:
+            received = self._kind(found, self._source)
             try:
-                yield message
+                yield received
             except BaseException as error:  # the loop was left
-                message.end(error)
+                received.end(error)
                 raise
             if self._which.get("lookup_id") is not None:
-                message.end(None)
+                received.end(None)
                 return
-            message = self._take(message.ended())
+            found = self._take(received.ended())
 
-    def _take(self, ended: Sequence[int] = ()) -> Received | None:
-        found = self._source.begin_receive(1, self._timeout, True, ended, **self._which)
-        return Received(found[0], self._source) if found else None
+    def _take(self, ended: Sequence[int] = ()) -> list[StoredMessage]:
+        return self._source.begin_receive(self._limit, self._timeout, True, ended, **self._which)
 
 
 class Queue:
@@ -156,7 +176,7 @@ class Queue:
         """As Client.send_many, one message to this queue per body; all share the properties."""
         return self._client.send_many([letter_of(self.name, body, **properties) for body in bodies])
 
-    def receive(self, timeout: float | None = 0.0, **which: Unpack[Which]) -> Receiving:
+    def receive(self, timeout: float | None = 0.0, **which: Unpack[Which]) -> Receiving[Received]:
         """Receive messages, each in a transaction. Waits up to `timeout` seconds for each, None: forever.
 
         with queue.receive() as message: one, removed for good when the block ends. It is put back in its old place if
@@ -166,14 +186,15 @@ class Queue:
 
         which: selects messages; earlier messages stay in the queue. Both raise StoreError.
         """
-        return Receiving(self, timeout, **which)
+        return Receiving(self, Received, 1, timeout, **which)
 
-    @contextlib.contextmanager
-    def receive_batch(self, limit: int, timeout: float | None = 0.0) -> Iterator[list[Message]]:
-        """Receive up to `limit` messages in one transaction; an empty list if none arrived within `timeout` seconds,
-        None: forever."""
-        with self._client.transaction() as transaction:
-            yield transaction.receive_batch(self, limit, timeout)
+    def receive_batch(self, limit: int, timeout: float | None = 0.0) -> Receiving[Batch]:
+        """Receive up to `limit` messages in one transaction; waits up to `timeout` seconds for one, None: forever.
+
+        with queue.receive_batch(100) as messages: one list, empty on timeout.
+        for messages in queue.receive_batch(100): one list after another, until a timeout. Otherwise both treat a list
+        as `receive` treats a message."""
+        return Receiving(self, Batch, limit, timeout)
 
     def begin_receive(
         self,

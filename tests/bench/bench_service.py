@@ -45,10 +45,12 @@ from ordack.client import Client
 with Client(where) as client:
     queue = client.queue("line1")
     begin()
-    while count:
-        with queue.receive_batch(min(64, count), timeout=60) as messages:
-            bodies = [message.body for message in messages]
+    for messages in queue.receive_batch(64, timeout=60):
+        bodies = [message.body for message in messages]
         count -= len(messages)
+        if not count:
+            messages.end(None)
+            break
 """
 ADDER = """
 import redis
@@ -66,11 +68,16 @@ import redis
 peer = redis.Redis(port=int(where))
 peer.xgroup_create("line1", "readers", id="0", mkstream=True)
 begin()
+found = peer.xreadgroup("readers", "one", {"line1": ">"}, count=64, block=60000)
 while count:
-    for _, entries in peer.xreadgroup("readers", "one", {"line1": ">"}, count=64, block=60000):
-        bodies = [entry[b"body"] for _, entry in entries]
-        peer.xack("line1", "readers", *[key for key, _ in entries])
+    [[_, entries]] = found
+    bodies = [entry[b"body"] for _, entry in entries]
+    with peer.pipeline(transaction=False) as pipe:  # one round trip, as ordack's client does
+        pipe.xack("line1", "readers", *[key for key, _ in entries])
         count -= len(entries)
+        if count:
+            pipe.xreadgroup("readers", "one", {"line1": ">"}, count=64, block=60000)
+        found = pipe.execute()[-1]
 """
 
 

@@ -102,6 +102,31 @@ def test_in_a_loop_each_message_can_end_for_itself(client: Client, store: Path) 
     assert _left(client, DEAD_XACT) == [b"1"]
 
 
+def test_batches_of_a_loop_end_together(client: Client, store: Path) -> None:
+    queue = _fill(client, 10)
+    batches = queue.receive_batch(3)
+    for number, batch in enumerate(batches):
+        assert [message.body for message in batch] == [b"%d" % (3 * number + place) for place in range(len(batch))]
+        if number == 1:
+            with Client(store) as other:
+                assert _left(other) == [b"6", b"7", b"8", b"9"]  # the first is removed, this one is hidden
+            break  # it is put back
+    assert _left(client) == [b"%d" % number for number in range(3, 10)]
+    with queue.receive_batch(1) as [message]:
+        assert (message.body, message.abort_count) == (b"3", 1)
+    seen = []
+    for batch in queue.receive_batch(4):
+        with batch:
+            seen += [message.body for message in batch]
+            if len(seen) == 4:
+                raise Reject
+    assert seen == [b"%d" % number for number in range(4, 10)]
+    assert _left(client) == []
+    assert _left(client, DEAD_XACT) == [b"4", b"5", b"6", b"7"]
+    with queue.receive_batch(4) as batch:
+        assert batch == []
+
+
 def test_reject_outside_message_block_raises_and_rejects_nothing(alone: Client) -> None:
     def work() -> None:
         for _ in queue.receive():

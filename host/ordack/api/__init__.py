@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol, TypedDict
 from mqqb import confirm
 
 if TYPE_CHECKING:
-    from ordack.broker.message import Message
 
     class ReceivingQueue(Protocol):
         """A queue to receive messages from."""
@@ -55,22 +54,22 @@ def cannot_reject(name: str) -> ValueError:
 
 
 class Taken:
-    """A message received by this program, until `end`. is_open: `end` was not called yet."""
+    """Messages received by this program, until `end`. keys: their lookup ids. is_open: `end` was not called yet."""
 
-    def __init__(self, source: ReceivingQueue, key: int) -> None:
+    def __init__(self, source: ReceivingQueue, keys: Sequence[int]) -> None:
         self.is_open = True
         self._source = source
-        self._keys = (key,)
+        self._keys = keys
 
-    def check(self, message: Message) -> None:
-        """Raises ValueError if the message was ended already."""
+    def check(self) -> None:
+        """Raises ValueError if the messages were ended already."""
         if not self.is_open:
-            raise ValueError(f"the message {message.message_key} is removed or back in its queue already")
+            raise ValueError("what was received is removed or back in its queue already")
 
     def end(self, error: BaseException | None) -> bool:
-        """Remove the message for good; on an error put it back, on Reject remove it as rejected. True: the caller must
-        not propagate the error. A second call does nothing. Raises StoreError, and ValueError if the message cannot be
-        rejected; the message is put back then."""
+        """Remove the messages for good; on an error put them back, on Reject remove them as rejected. True: the caller
+        must not propagate the error. A second call does nothing. Raises StoreError, and ValueError if the messages
+        cannot be rejected; they are put back then."""
         if not self.is_open:
             return False
         put_back = self.let_go()
@@ -86,13 +85,13 @@ class Taken:
         return isinstance(error, Reject)
 
     def ended(self) -> Sequence[int]:
-        """The message that the caller removes for good; none if it was ended already. It counts as ended from now
+        """The messages that the caller removes for good; none if they were ended already. They count as ended from now
         on."""
         keys = self._keys if self.is_open else ()
         self.is_open = False
         return keys
 
     def let_go(self) -> Callable[[], None]:
-        """A function that puts the message back. The message counts as ended from now on."""
+        """A function that puts the messages back. They count as ended from now on."""
         self.is_open = False
         return lambda: self._source.put_back(self._keys)

@@ -155,11 +155,11 @@ class AsyncReceived(Message):
 
     def __init__(self, stored: StoredMessage, source: Queue, worker: _Worker) -> None:
         super().__init__(stored)
-        self._taken = Taken(source, stored.lookup_id)
+        self._taken = Taken(source, (stored.lookup_id,))
         self._worker = worker
 
     async def __aenter__(self) -> AsyncReceived:
-        self._taken.check(self)
+        self._taken.check()
         return self
 
     async def __aexit__(

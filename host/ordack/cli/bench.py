@@ -132,7 +132,8 @@ def _measure(store: Path, boards: int, seconds: float, size: int) -> Iterator[tu
 
     def receive() -> object:
         with queue.receive_batch(1) as messages:
-            return messages or None
+            pass
+        return messages or None
 
     async def run() -> tuple[list[float], float]:
         fleet = [Board(body) for _ in range(boards)]
