@@ -20,14 +20,15 @@ from typing import Any
 
 import cbor2
 import numpy as np
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from ordack import cli
 from ordack.pipeline import iceberg
 from ordack.pipeline.bodies import SchemaError
-from ordack.pipeline.ingest import Job, Progress, ingest
+from ordack.pipeline.ingest import Job, Latency, Progress, ingest
 from ordack.pipeline.lake import MALFORMED
-from ordack.pipeline.segments import OptionError
+from ordack.pipeline.segments import TIME, OptionError
 from pyspark.sql import SparkSession
 
 from hil.pipeline import QUICK_START
@@ -42,6 +43,25 @@ def job(folder: Path, table: Path, table_format: str | None = None, **others: An
 
 def rows(table: Path) -> list[int]:
     return sorted(DeltaTable(table).to_pyarrow_table()["lookup_id"].to_pylist())
+
+
+def test_latency_figures_are_quantiles() -> None:
+    def times(*milliseconds: int) -> pa.ChunkedArray:
+        return pa.chunked_array([pa.array([1000 * one for one in milliseconds]).cast(TIME)])
+
+    def of(latency: Latency) -> list[float]:
+        return [*(latency.figures() or {}).values()]
+
+    latency = Latency()
+    assert latency.figures() is None
+    latency.add(times(*[1000] * 98, 3000), 4500)
+    latency.add(times(10_000), 19_999)
+    assert of(latency) == [3.5, 3.5, 3.5, 10.0], "to three digits, rounded up"
+    latency.add(times(*[2000] * 900), 4500)
+    assert of(latency) == [2.5, 2.5, 3.5, 10.0]
+    ahead = Latency()
+    ahead.add(times(5000), 4500)  # of a clock that is ahead
+    assert of(ahead) == [-0.5, -0.5, -0.5, -0.5]
 
 
 def test_each_ingest_run_adds_only_new_rows(spark: SparkSession, folder: Path, table: Path) -> None:
@@ -62,8 +82,11 @@ def test_each_ingest_run_adds_only_new_rows(spark: SparkSession, folder: Path, t
     assert [tuple(one) for one in read] == [
         (1.5, None), (1.5, None), (None, None), (None, 't: "x" is a string, the column is DOUBLE')]  # fmt: skip
     waited = time.time() - now / 1e9
-    assert done.latency_s is not None
-    assert 5 <= done.latency_s <= 5 + waited
+    for latency, before in ((done.arrived_to_table, 5), (done.sent_to_table, 9)):
+        figures = latency.figures()
+        assert figures is not None
+        assert before <= figures["p50"] <= figures["max"] <= before + waited
+        assert sum(latency.milliseconds.values()) == 4
     assert "4 rows of 2 segments, in 2 batches; 1 with a body that does not fit the schema, the" in str(done)
     write(folder, 3, 5, 6)
     again = ingest(spark, what)
@@ -149,13 +172,14 @@ def test_the_command_reports_for_people_and_for_machines(
     status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table))
     assert (status, errors) == (0, "")
     assert output.startswith(f"{table}: 3 rows of 1 segment, in 1 batch\nfrom arrival in the queue to the table: ")
+    assert output.endswith("(of sending only the second is known: up to 1 s too long)\n")
     write(folder, 2, 4, 5)
     status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table), "--json")
     batch, summary = map(json.loads, output.splitlines())
     assert (status, errors) == (0, "")
     assert (batch["batch"], batch["rows"], batch["malformed"], batch["behind"]) == (0, 2, None, 0)
     assert summary["rows"] == 2
-    assert 0 < batch["latency_s"] == summary["latency_s"]
+    assert summary["latency_s"]["arrived_to_table"].keys() == {"p50", "p90", "p99", "max"}
 
 
 @pytest.mark.usefixtures("signals", "spark")

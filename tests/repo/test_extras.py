@@ -130,7 +130,7 @@ def test_frequent_commands_do_not_import_slow_modules(command: str, tmp_path: Pa
         ("board rescue .", "this command", "serial", "boards"),
         ("serve --store new --listen 127.0.0.1:0 --serial a=/dev/null", "a serial port", "serial", "boards"),
         ("table export line1 --store new --to segments --json", "this command", "pyarrow", "spark"),
-        ("table ingest . --to table", "this command", "pyarrow", "spark"),
+        ("table ingest . --to table", "this command", "numpy", "spark"),
         ("table prune . --in table --json", "this command", "pyarrow", "spark"),
         ("table reconcile . . table", "this command", "pyspark", "spark"),
         ("capture audit .", "this command", "pyspark", "spark"),

@@ -144,9 +144,9 @@ def pipeline_ingest(
 ) -> None:
     """Load exported messages into a table, each exactly once.
 
-    After a kill, the next ingest continues. The command reports the longest time from arrival in the queue to the
-    table. Exit status: 1 incomplete, the next ingest continues; 2 also a missing or damaged segment, a folder with
-    other files, a table with other columns or another writer.
+    After a kill, the next ingest continues. The command reports the latency from arrival and from sending. Exit status:
+    1 incomplete, the next ingest continues; 2 also a missing or damaged segment, a folder with other files, a table
+    with other columns or another writer.
     """
     with common.needs("spark"):
         from ordack.pipeline.ingest import Job, Progress, ingest

@@ -10,10 +10,12 @@ The tasks and this process need the same paths.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JError
@@ -34,6 +36,8 @@ FORMATS = (lake.DELTA, lake.ICEBERG)
 SEGMENTS_MAX, BYTES_MAX = 256, 32 << 20
 INTERVAL_S = 1.0
 POLL_S = 0.2
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+LATENCY_DIGITS = 3  # significant digits: a latency is rounded up by at most 1 %
 GOES_ON = "what is in the table is whole, and the next ingest goes on"
 ID = "lookup_id"
 NEEDED = (QUEUE_MANAGER, "queue", ID, MESSAGE_KEY)  # table columns needed to find messages
@@ -45,15 +49,40 @@ Read = Callable[[lake.Decoding, Sequence[str]], pa.Table]  # reads the rows of s
 
 
 @dataclass
+class Latency:
+    """A histogram of latencies in milliseconds, of bounded size. The protocol gives sending times in whole seconds, so
+    latencies from sending are up to 1 s too long."""
+
+    milliseconds: Counter[int] = field(default_factory=Counter)
+
+    def add(self, times: pa.ChunkedArray, until: int) -> None:
+        """Add latencies. times: of an event. until: commit of the rows, in milliseconds since 1970."""
+        taken = until - times.cast(pa.int64()).to_numpy() // 1000
+        step = 10 ** np.maximum(0, np.log10(np.maximum(np.abs(taken), 1)).astype(np.int64) + 1 - LATENCY_DIGITS)
+        values, counts = np.unique(-(-taken // step) * step, return_counts=True)
+        self.milliseconds.update(dict(zip(values.tolist(), counts.tolist())))
+
+    def figures(self) -> dict[str, float] | None:
+        """Return quantiles in seconds; None without messages."""
+        if not self.milliseconds:
+            return None
+        values = sorted(self.milliseconds)
+        reached = np.cumsum([self.milliseconds[value] for value in values])
+        at = np.searchsorted(reached, np.ceil(np.array([*QUANTILES.values()]) * reached[-1]))
+        return {name: values[place] / 1000 for name, place in zip(QUANTILES, at.tolist())}
+
+
+@dataclass
 class Progress:
-    """A micro-batch of segments in the table. malformed: None without a schema. latency_s: longest time from arrival in
-    the queue to the commit; None without messages. number: from 0 in a run. behind: unread segments that waited."""
+    """A micro-batch of segments in the table. malformed: None without a schema. number: from 0 in a run. behind: unread
+    segments that waited."""
 
     segments: int = 0
     rows: int = 0
     malformed: int | None = None
     seconds: float = 0.0
-    latency_s: float | None = None
+    arrived_to_table: Latency = field(default_factory=Latency)
+    sent_to_table: Latency = field(default_factory=Latency)
     number: int = 0
     behind: int = 0
 
@@ -68,7 +97,7 @@ class Progress:
             "rows": self.rows,
             "malformed": self.malformed,
             "seconds": round(self.seconds, 3),
-            "latency_s": self.latency_s,
+            "latency_s": {name: getattr(self, name).figures() for name in ("arrived_to_table", "sent_to_table")},
         }
 
 
@@ -86,8 +115,8 @@ class Summary(Progress):
         self.segments += batch.segments
         if batch.malformed is not None:
             self.malformed = (self.malformed or 0) + batch.malformed
-        found = [one for one in (self.latency_s, batch.latency_s) if one is not None]
-        self.latency_s = max(found, default=None)
+        self.arrived_to_table.milliseconds += batch.arrived_to_table.milliseconds
+        self.sent_to_table.milliseconds += batch.sent_to_table.milliseconds
 
     def as_json(self) -> dict[str, Any]:
         return {"table": self.table, "batches": self.batches, **self.sums()}
@@ -99,9 +128,12 @@ class Summary(Progress):
             text += f" of {counted(self.segments, 'segment')}, in {counted(self.batches, 'batch')}"
         if self.malformed:
             text += f"; {self.malformed} with a body that does not fit the schema, the column {lake.MALFORMED} says why"
-        if self.latency_s is not None:
-            text += f"\nfrom arrival in the queue to the table: up to {self.latency_s:.2f} s"
-        return text
+        for name, latency in (("arrival in the queue", self.arrived_to_table), ("sending", self.sent_to_table)):
+            if figures := latency.figures():
+                text += f"\nfrom {name} to the table: " + ", ".join(
+                    f"{label} {value:.2f} s" for label, value in figures.items()
+                )
+        return text + ("\n(of sending only the second is known: up to 1 s too long)" if self.rows else "")
 
 
 # ---- the job
@@ -349,10 +381,11 @@ class Load:
 
     def _tell(self, taken: Sequence[FoundSegment], rows: pa.Table, behind: int, begun: float) -> None:
         malformed = len(rows) - rows[lake.MALFORMED].null_count if self.decoding.fields else None
-        oldest = pc.min(rows["arrived"]).as_py()
-        latency_s = None if oldest is None else round(time.time() - oldest.timestamp(), 3)
-        batch = Progress(len(taken), len(rows), malformed, time.monotonic() - begun, latency_s,
-                         number=self.summary.batches, behind=behind)  # fmt: skip
+        batch = Progress(len(taken), len(rows), malformed, time.monotonic() - begun, number=self.summary.batches,
+                         behind=behind)  # fmt: skip
+        now = round(time.time() * 1000)
+        batch.arrived_to_table.add(rows["arrived"], now)
+        batch.sent_to_table.add(rows["sent_time"], now)
         self.summary.add(batch)
         if self.tell is not None:
             self.tell(batch)
