@@ -1,6 +1,7 @@
 """Selects the modules of mqqb and ordack.node for boards, and makes the boards' form of them.
 
     modules.py FOLDER    writes mqqb and ordack/node for boards there
+    modules.py FOLDER send_only    for boards that only send
 
 The sources name every constant: `core.USER_MP`, `confirm.Q`. One module defines it, as `USER_MP = const(0x00200000)`.
 On CPython a constant is an attribute; a board would pay memory for each name and time for each look-up. So the boards'
@@ -32,6 +33,16 @@ TWINS = {"mqqb/core_py.py", "mqqb/line_py.py"}  # replaced by the C core
 TLS = {"ordack/node/tls.py"}
 RAW_FLASH = {"ordack/node/storage/raw_flash.py"}
 UART = {"mqqb/line.py", "ordack/node/uart.py"}
+RECEIVING = {"mqqb/acks.py", "mqqb/destination.py", "ordack/node/owed.py"}  # only modules of REFUSING import them
+SENDS_ONLY = "this firmware only sends: see docs/how-to/firmware.md"
+# What boards that only send refuse: modules, and methods.
+REFUSING = {"ordack/node/inbox.py", "ordack/node/storage/sources.py", "ordack/node/talk/listener.py"}
+REFUSED = {
+    "ordack/node/node.py": ("inbox", "dead_letters", "journal", "read", "take"),
+    "ordack/node/outcomes.py": ("let_go",),
+    "ordack/node/queue.py": ("conclusion", "received", "dead_lettered", "_flags"),
+    "mqqb/confirm.py": ("conclusion",),
+}
 
 Constants = dict[str, dict[str, "int | str"]]  # module -> name -> value
 
@@ -46,11 +57,14 @@ def sources() -> list[str]:
     return [name for name in found if name not in CPYTHON]
 
 
-def of_boards(*, twin: bool = True, tls: bool = True, raw_flash: bool = True, uart: bool = True) -> list[str]:
+def of_boards(
+    *, twin: bool = True, tls: bool = True, raw_flash: bool = True, uart: bool = True, send_only: bool = False
+) -> list[str]:
     """The modules of a board, as paths in its lib. twin: include the twins of the C core. tls: include modules that
-    need MicroPython's TLS. raw_flash: include the log without a file system. uart: include links over a UART."""
+    need MicroPython's TLS. raw_flash: include the log without a file system. uart: include links over a UART.
+    send_only: leave out what receives messages."""
     without = HOSTS | (set() if twin else TWINS) | (set() if tls else TLS) | (set() if raw_flash else RAW_FLASH)
-    without |= set() if uart else UART
+    without |= (set() if uart else UART) | (RECEIVING if send_only else set())
     return [name for name in sources() if name not in without and not _only_states(name)]
 
 
@@ -208,6 +222,19 @@ def inlined(text: str, constants: Constants, name: str) -> str:
     return changed.result()
 
 
+def refusing(text: str, name: str) -> str:
+    """This module of boards as a board has it that only sends. name: its path."""
+    refusal = f"raise NotImplementedError({SENDS_ONLY!r})"
+    if name in REFUSING:
+        return refusal + "\n"
+    tree, changed = ast.parse(text), _Text(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in REFUSED.get(name, ()):
+            for part in node.body:
+                changed.put(part, refusal if part is node.body[0] else "")
+    return changed.result()
+
+
 def _drop(tree: ast.Module, changed: _Text, constants: Constants, needless: set[str]) -> None:
     """Drop the imports of unneeded modules, and imports of constants only."""
     for node in {id(node): node for node, _, _ in _imports(tree)}.values():
@@ -227,9 +254,10 @@ def _path(dotted: str) -> str:
 
 
 @functools.cache  # takes half a second, and the rig calls it at each start of a board
-def write(folder: Path = BOARD, others: tuple[str, ...] = ()) -> Path:
+def write(folder: Path = BOARD, others: tuple[str, ...] = (), send_only: bool = False) -> Path:
     """Write the boards' form of the modules under `folder`, with a package.json. Returns the folder.
 
+    send_only: of boards that only send.
     others: patterns of files of the checkout to copy to the same path, programs in their boards' form. Correct files
     stay; other files are replaced atomically, because several processes may write at once.
     """
@@ -245,8 +273,8 @@ def write(folder: Path = BOARD, others: tuple[str, ...] = ()) -> Path:
         text = path.read_text(encoding="utf-8")
         if name.endswith(".py"):
             text = inlined(text, constants, _dotted(name))
-        _put(folder / name, text)
-    _put(folder / "package.json", package([(name, name) for name in of_boards()]))
+        _put(folder / name, refusing(text, name) if send_only else text)
+    _put(folder / "package.json", package([(name, name) for name in of_boards(send_only=send_only)]))
     return folder
 
 
@@ -271,4 +299,4 @@ def _put(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write(Path(sys.argv[1]), send_only="send_only" in sys.argv)

@@ -265,6 +265,17 @@ build_mps2() {
         MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" "$@"
 }
 
+# build_send_only: the same firmware for boards that only send, which differs in what it freezes
+build_send_only() {
+    local folder=$root/build/firmware/mps2-an385-send-only
+    rm -rf "$folder"
+    cp -a build/firmware/mps2-an385 "$folder"
+    rm -rf "$folder"/frozen_*
+    make -j"$cpus" -C firmware/ports/mps2 MPY_DIR="$root/build/micropython/source" BUILD="$folder" \
+        MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" USER_C_MODULES="$root/firmware/ports/usermod" \
+        FROZEN_MANIFEST=manifest_send_only.py
+}
+
 # build_unix_board: MicroPython's unix port with TLS, the C core and our modules, for boards that run Linux. It differs from
 # unix-c only in what it freezes, and begins with what that one has compiled. Always anew: headers are followed there only.
 build_unix_board() {
@@ -286,6 +297,7 @@ firmware_part() {
     step firmware-mps2-an385 "$key $frozen $(digest firmware/ports/usermod c_core firmware/ports/mps2)" \
         build_mps2 mps2-an385 "$key" USER_C_MODULES="$root/firmware/ports/usermod"
     if for_tests; then # a board that has nothing of ours yet: ordack board deploy is tested on it
+        step firmware-mps2-an385-send-only "$(cat build/stamps/firmware-mps2-an385) $(recipe build_send_only)" build_send_only
         step firmware-mps2-an385-stock "$key $(digest firmware/ports/mps2)" \
             build_mps2 mps2-an385-stock "$key" FROZEN_MANIFEST=manifest_stock.py
     fi

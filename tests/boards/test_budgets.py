@@ -18,6 +18,29 @@ FIRMWARE = ROOT / "firmware"
 SOURCE = ROOT / "build" / "micropython" / "source"
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 BUDGETS = tomllib.loads((FIRMWARE / "budgets.toml").read_text(encoding="utf-8"))
+SEND_ONLY = MPS2.with_name("mps2-an385-send-only")
+ASKS = """\
+from ordack import node
+import mps2
+board = node.Node("/flash/outbox")
+queue = board.queue("DIRECT=TCP:10.0.2.2\\\\private$\\\\line1")
+message = queue.put(b"21.5")
+for ask in (
+    lambda: board.inbox("here"),
+    lambda: board.dead_letters(),
+    lambda: board.take(message),
+    lambda: queue.put(b"21.5", dead_letter=True),
+    lambda: queue.put(b"21.5", journal=True),
+    lambda: message.conclusion(),
+    lambda: node.Node("/flash/other", listen=("0.0.0.0", 1801)),
+):
+    try:
+        ask()
+    except NotImplementedError as error:
+        print(error)
+print("waiting", board.waiting)
+mps2.power_off(0)
+"""
 FIGURE = re.compile(r"^(\w+) (-?[\d.]+)\r?$", re.MULTILINE)
 
 Start = Callable[..., Machine]
@@ -136,10 +159,10 @@ def served(mps2: Start, tmp_path: Path) -> "Iterator[Callable[..., dict[str, flo
         assert server.stdout is not None
         port = server.stdout.readline().rpartition(":")[2].strip()
 
-        def start(name: str) -> dict[str, float]:
+        def start(name: str, firmware: "Path | None" = None) -> dict[str, float]:
             program = (modules.BOARD / "tests" / "mp" / name).read_text(encoding="utf-8")
             settings = f"heap=64 id=0102030405 rtc=1 port={port}"
-            return figures(mps2(program, "-nic", "user,model=lan9118", settings=settings))
+            return figures(mps2(program, "-nic", "user,model=lan9118", settings=settings, firmware=firmware))
 
         yield start
         server.terminate()
@@ -149,6 +172,21 @@ def test_heap_of_a_running_node(served: Callable[[str], dict[str, float]]) -> No
     found = served("node_heap.py")
     assert found["done"] == 4
     keep("heap", found)
+
+
+def test_firmware_that_only_sends_is_smaller(served: Callable[..., dict[str, float]], tmp_path: Path) -> None:
+    found = served("node_heap.py", SEND_ONLY / "firmware.elf")
+    assert found["done"] == 4
+    chosen = modules.of_boards(twin=False, tls=False, raw_flash=False, uart=False, send_only=True)
+    found |= frozen(tmp_path, chosen, modules.write(modules.BOARD.with_name("board-send-only"), (), send_only=True))
+    keep("send_only", found | {"flash": in_flash(SEND_ONLY)})
+
+
+def test_firmware_that_only_sends_refuses_what_receives(mps2: Start) -> None:
+    board = mps2(ASKS, firmware=SEND_ONLY / "firmware.elf")
+    assert board.ended() == 0, board.output
+    assert board.output.count(modules.SENDS_ONLY) == 7
+    assert "waiting 1" in board.output  # it still takes messages
 
 
 def test_large_messages_come_to_a_heap_in_pieces_and_leave_it(served: Callable[[str], dict[str, float]]) -> None:
