@@ -26,6 +26,8 @@ from tests.support import own_network
 STANDIN = Path(__file__).with_name("test_standin.py")
 BOARD = "place"
 """A test with this argument is one of boards, and runs for each."""
+SHORT = ("unix", *targets.MICROCONTROLLERS)
+"""Boards with a short campaign each. Those on `unix-twin` and `cpython` are in `test_several_boards.py`, at once."""
 OVER_TLS = {"unix"}
 """Boards whose short campaign is over TLS; `make hil` has one without and one with it."""
 
@@ -70,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         named = metafunc.config.stash[FILE]
         is_long = named or metafunc.config.option.messages is not None
         mark = pytest.mark.timeout(0 if is_long else 300)  # campaigns have their own deadlines
-        boards = named or targets.EMULATED
+        boards = named or (targets.EMULATED if is_long else SHORT)
         metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards])
 
 

@@ -1,4 +1,5 @@
-"""Runs a campaign: planned kills, the verdict on its readings, and mishaps of the outbox or of the store."""
+"""One board's part of a campaign: running it, planned kills, judging its readings; and mishaps of its outbox or of the
+store."""
 
 import asyncio
 import json
@@ -110,7 +111,8 @@ class Mishaps:
 
 @dataclass
 class Part:
-    """A board's campaign. `close` leaves nothing behind, at any time."""
+    """One board's part of a campaign. fleet: the parts of all boards of this queue manager, including this one. `close`
+    leaves nothing behind, at any time."""
 
     settings: scenario.Settings
     board: Board
@@ -121,10 +123,15 @@ class Part:
     mishaps: Mishaps
     result: Figures
     tap: Tap | None
+    fleet: "list[Part]"
     progress: Progress = field(default_factory=Progress)
     victims: dict[str, Victim] = field(default_factory=dict)
     in_queue: int = 0
+    guid: str = ""
     tls: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.fleet.append(self)
 
     def figures(self) -> dict[str, int]:
         """The live figures, by the names of `totals`."""
@@ -147,20 +154,21 @@ class Part:
         }
 
     async def count_queue(self) -> None:
-        """Keep `in_queue` up to date through `ordack queue list`."""
+        """Keep `in_queue` up to date through `ordack queue list`; the mean of several boards."""
         while True:
             begun = time.monotonic()
             async with self.manager.using:
                 listed = await self.manager.command("queue", "list", "--json")
             queues = {queue["name"]: queue for queue in map(json.loads, listed.splitlines())}
-            self.in_queue = queues[QUEUE]["messages"]
+            for campaign in self.fleet:
+                campaign.in_queue = queues[QUEUE]["messages"] // len(self.fleet)
             await asyncio.sleep(max(COUNT_INTERVAL_S, COUNT_SHARE * (time.monotonic() - begun)))
 
     async def start_manager(self) -> None:
-        """Start the queue manager. Raises CampaignFailed."""
+        """Start the queue manager for the whole fleet. Raises CampaignFailed."""
         await self.manager.command("init")
         await self.manager.command("queue", "create", QUEUE, "--transactional")
-        self.manager.links = self.proxy.serve_arguments()
+        self.manager.links = [word for campaign in self.fleet for word in campaign.proxy.serve_arguments()]
         if self.tap is None and is_captured(self.settings):
             self.manager.links += ["--capture", CAPTURE]
         if self.settings.tls:
@@ -195,21 +203,22 @@ class Part:
             "max_size": settings.max_size,
             "ahead": settings.ahead,
             "erasures": settings.mishap in scenario.BEFALL,
-            "guid": GUID if settings.mishap == scenario.ERASE_FIXED else "",
+            "guid": self.guid or (GUID if settings.mishap == scenario.ERASE_FIXED else ""),
         }
         application |= settings.of_outbox()
         await elsewhere(lambda: self.board.deploy({**application, **link, **self.tls}))
         self.result.description, self.result.modules = self.board.describe(), self.board.modules
         self.victims[scenario.BOARD].arm(0, time.monotonic(), is_on=False)
         await elsewhere(self.board.power_up)
-        counting = asyncio.create_task(self.count_queue())
+        counting = asyncio.create_task(self.count_queue()) if self.fleet[0] is self else None
         try:
             await self._keep_killing(view, counting)
         finally:
-            counting.cancel()
-            await asyncio.gather(counting, return_exceptions=True)
+            if counting is not None:
+                counting.cancel()
+                await asyncio.gather(counting, return_exceptions=True)
 
-    async def _keep_killing(self, view: View, counting: "asyncio.Task[None]") -> None:
+    async def _keep_killing(self, view: View, counting: "asyncio.Task[None] | None") -> None:
         patience_s, deadline_s = self.settings.patience_s, self.settings.deadline_s
         assert patience_s is not None
         assert deadline_s is not None
@@ -220,7 +229,7 @@ class Part:
             self.progress.read(self.board.log)
             if self.progress.error is not None:
                 raise CampaignFailed(f"the board gave up: {self.progress.error}")
-            if counting.done():
+            if counting is not None and counting.done():
                 await counting
             if self.progress.starts.wrong:
                 raise CampaignFailed(self.progress.starts.wrong)
@@ -231,7 +240,8 @@ class Part:
             if self.is_withheld:
                 await self._relent(victim)
             else:
-                self.victims[scenario.MANAGER].tick(self.progress.stored, now)
+                stored = sum(campaign.progress.stored for campaign in self.fleet)
+                self.victims[scenario.MANAGER].tick(stored // len(self.fleet), now)
             figures = self.figures()
             view.update(figures)
             if figures != before:
@@ -279,7 +289,8 @@ class Part:
 
     async def drain(self) -> list[Received]:
         """Switch everything off; returns the queue's messages."""
-        await elsewhere(self.board.kill)
+        for campaign in self.fleet:
+            await elsewhere(campaign.board.kill)
         self.manager.stop()
         return read_received(await self.manager.command("receive", QUEUE, "--all", "--json"))
 
@@ -309,7 +320,7 @@ class Part:
             self.tap.close()
             if self.tap.failure:
                 raise CampaignFailed(self.tap.failure)
-        if not is_captured(self.settings):
+        if not is_captured(self.settings) or len(self.fleet) > 1:
             return
         try:
             self.result.traffic = await asyncio.to_thread(judge, scenario.ORDACK, self.folder)

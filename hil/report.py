@@ -316,10 +316,11 @@ class Figures(Run):
 
 
 class View:
-    """Live progress as plain lines, at most one a second."""
+    """Live progress as plain lines, at most one a second per board. name: identifies one of several boards."""
 
-    def __init__(self, console: Console, totals: dict[str, int]) -> None:
+    def __init__(self, console: Console, totals: dict[str, int], name: str = "") -> None:
         self._console = console
+        self._before = f"{name}: " if name else ""
         self._shown: dict[str, int] = {}
         self._next = 0.0
         self._totals = totals
@@ -330,4 +331,4 @@ class View:
         if figures != self._shown and (now >= self._next or figures == self._totals):
             self._shown, self._next = dict(figures), now + 1.0
             shown = ", ".join(f"{name} {figure}/{self._totals[name]}" for name, figure in figures.items())
-            self._console.print(shown, markup=False)
+            self._console.print(f"{self._before}{shown}", markup=False)
