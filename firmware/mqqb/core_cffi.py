@@ -12,7 +12,7 @@ from typing import Any
 from _mqqb import ffi, lib
 
 from mqqb.constants import PACKET_SIZE_MAX, PARTS
-from mqqb.core_py import copy, copy_words, drop, put_crc, put_words  # noqa: F401 - C does no better here
+from mqqb.core_py import _check_number, _check_part, copy, copy_words, drop, put_crc, put_words  # noqa: F401 - as fast
 
 _BYTES = ffi.typeof("uint8_t[]")
 _WORDS = ffi.typeof("uint32_t[]")
@@ -29,21 +29,11 @@ os.register_at_fork(after_in_child=lambda: _locks.clear())  # the parent holds t
 _locks: "dict[str, int]" = {}  # descriptors of locked files; they stay open, because closing one ends the file's lock
 
 
-def _check_part(part: int) -> None:
-    if not 0 <= part < PARTS:
-        raise ValueError("no such part")
-
-
 def _structure(kind: Any, words: "array[int]", written: bool = False) -> Any:
     structures = _from_buffer(kind, words, written)
     if len(structures) < 1:
         raise ValueError("array too short")
     return structures
-
-
-def _check_number(number: int, least: int, greatest: int) -> None:
-    if not least <= number <= greatest:
-        raise ValueError("number out of range")
 
 
 def part_size(part: int) -> int:
