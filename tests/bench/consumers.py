@@ -6,16 +6,18 @@ import socket
 import sqlite3
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
 from tests.bench.fleet import Kinds, Load, medians, running
-from tests.bench.peers import Ordack, program, report, throughput
+from tests.bench.peers import Ordack, program, report, step, throughput
 from tests.conformance import ROOT
 from tests.support.command import INTERPRETERS
 
+LEAST = "the least in Python with SQLite"
 PRELOADED_S = 3.0
 RATE = 1000  # of the one board that fills a queue
 ALONE = 300  # messages, one at a time
@@ -77,6 +79,51 @@ for _ in range(count):
     left.acquire()
 """,
 }
+# The least that an exactly-once consumer needs of SQLite: its message removed, counted and answered for, and the next
+# one found, in one commit. No other question, no second consumer, no check, no lock.
+LEAST_SERVER = """
+import socket, struct, sys
+import apsw, cbor2
+folder, count = sys.argv[1], int(sys.argv[2])
+store = apsw.Connection(f"{folder}/least.sqlite", statementcachesize=256)
+store.pragma("journal_mode", "wal")
+store.pragma("synchronous", "full")
+store.execute("CREATE TABLE queues (id INTEGER PRIMARY KEY, messages, bytes); INSERT INTO queues VALUES (1, 0, 0);"
+    "CREATE TABLE answers (application BLOB PRIMARY KEY, number, answer) WITHOUT ROWID;"
+    "CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, queue, rank, packet, expires);"
+    "CREATE INDEX messages_order ON messages (queue, rank, id)")
+with store:
+    store.executemany("INSERT INTO messages (queue, rank, packet) VALUES (1, 4, ?)", [(bytes(260),)] * (count + 1))
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(f"{folder}/least.sock")
+listening.listen()
+print(flush=True)
+link = listening.accept()[0]
+while data := link.recv(1 << 16):
+    number, key = cbor2.loads(data[4:])
+    store.execute("BEGIN IMMEDIATE")
+    for queue, size in store.execute(
+        "DELETE FROM messages WHERE id = ? RETURNING queue, length(packet)", (key,)).fetchall():
+        store.execute("UPDATE queues SET messages = messages - 1, bytes = bytes - ? WHERE id = ?", (size, queue))
+        store.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (bytes(16), number, b"done"))
+    found = store.execute("SELECT id, packet FROM messages WHERE queue = ? AND (expires IS NULL OR expires > ?) "
+        "ORDER BY rank, id LIMIT 1", (1, 0)).fetchall()
+    store.execute("COMMIT")
+    answer = cbor2.dumps(["done", found])
+    link.sendall(struct.pack("<I", len(answer)) + answer)
+"""
+LEAST_CLIENT = """
+import socket, struct
+import cbor2
+link = socket.socket(socket.AF_UNIX)
+link.connect(f"{where}/least.sock")
+begin()
+key = 0
+for number in range(count):
+    question = cbor2.dumps([number, key])
+    link.sendall(struct.pack("<I", len(question)) + question)
+    [[key, packet]] = cbor2.loads(link.recv(1 << 16)[4:])[1]
+"""
 BOARD = """
 import asyncio, sys, time
 from ordack.node import Node
@@ -98,8 +145,9 @@ asyncio.run(main())
 
 def consume(kinds: Kinds, rounds: int, size: int) -> None:
     """Rates of consumers that take and remove one message a commit."""
-    runs: dict[str, list[dict[str, float]]] = {kind.name: [] for kind in kinds}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*(kind.name for kind in kinds), LEAST)}
     for _ in range(rounds):
+        runs[LEAST].append(_least(3000))
         for kind in kinds:
             with running(kind) as server, contextlib.ExitStack() as stack:
                 load = Load(stack, server, 1, RATE, PRELOADED_S, size)
@@ -120,6 +168,16 @@ def consume(kinds: Kinds, rounds: int, size: int) -> None:
         **found,
         ratio={name: ours / figures["rate"] for name, figures in found.items() if name != Ordack.name},
     )
+
+
+def _least(count: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="ordack-least-") as folder:
+        command = [sys.executable, "-c", LEAST_SERVER, folder, str(count)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            step(server)
+            with program(LEAST_CLIENT, folder, count) as consumer:
+                rate, cost = throughput([consumer], [server.pid], count)
+    return {"rate": rate, "server_cpu_us": cost[0], "consumer_cpu_us": cost[1]}
 
 
 def bare(folder: Path, count: int, size: int, syncs: int, commits: bool = False) -> list[float]:
