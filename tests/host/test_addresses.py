@@ -29,7 +29,8 @@ def store(tmp_path: Path) -> Store:
     with Client(tmp_path, create=True) as client:
         client.create_queue("line/1")
         client.create_queue("press-8/own")
-        client.store.keep_names(Config(names=NAMES).to_keep())
+        hops = dict.fromkeys(("plantb", "10.0.0.5", "press-8"), ("10.0.0.9", 1802))
+        client.store.keep_names(Config(names=NAMES, next_hops=hops).to_keep())
     return Store(tmp_path)
 
 
@@ -42,6 +43,8 @@ def store(tmp_path: Path) -> Store:
         (f"{{{TEXT}}}/commands", THERE),
         ("press 7/a/b", f"DIRECT=OS:{TEXT}\\private$\\a/b"),
         ("press-8/x", f"DIRECT=OS:{TEXT.replace('ab', 'cd')}\\private$\\x"),
+        ("PlantB/line1", "DIRECT=OS:PlantB\\private$\\line1"),
+        ("10.0.0.5/line1", "DIRECT=TCP:10.0.0.5\\private$\\line1"),
         ("line/1", "line/1"),
         ("press-8/own", "press-8/own"),  # a queue here of exactly this name
         ("line1", "line1"),

@@ -482,11 +482,15 @@ def _confirmation(letter: Letter, pattern: _Pattern, now: int, settings: confirm
 def address(store: Store, text: str) -> str:
     """Return a local queue's name or a format name for a person's destination. `press-7/commands` is a local queue of
     exactly that name, else the queue `commands` of the board or queue manager `press-7`, wherever it connects from.
-    Raises BadName."""
+    Of names, those in [names] come first, then those of next hops, then announced ones. Raises BadName."""
     named = names.split_address(text)
     if named is None or store.queues.find(text):
         return names.destination(text)
-    guid, queue = store.guid_named(named[0]), names.queue_name(named[1])
+    host, queue = named[0], names.queue_name(named[1])
+    kept = store.names()
+    if host.lower() in kept.get("hops", {}) and not names.PeerNames(kept.get("names", {})).guid_of(host):
+        return names.destination(f"OS:{host}\\private$\\{queue}")
+    guid = store.guid_named(host)
     is_here = guid == guids.guid_text(store.guid)[1:-1].lower()
     return queue if is_here else f"DIRECT=OS:{guid}\\private$\\{queue}"
 

@@ -195,8 +195,8 @@ class PeerNames:
         like = [known[one] for one in difflib.get_close_matches(folded(name), known, 3)]
         meant = f"known names are {first_of(like or list(known.values()), 3)}" if known else "no name is known"
         return BadName(
-            f"no board or queue manager has the name {name!r}: {meant}; `ordack status` shows them, and [names] in "
-            "ordack.toml gives one to a GUID"
+            f"no board or queue manager has the name {name!r}: {meant}; `ordack status` shows them. [names] in "
+            f"ordack.toml names a GUID, --next-hop of `ordack serve` an address; a host is '{name}\\private$\\...'"
         )
 
     def __bool__(self) -> bool:
