@@ -12,6 +12,7 @@ files). Violations of the protocol can be planted; what they are and what shows 
 import itertools
 import random
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -128,12 +129,13 @@ LINKS = (1, 1, 1, 101, 113, 276, 0)
 
 
 class Writer:
-    """One capture file of a random format."""
+    """One capture file of a random format, but with the clock of the first: else a file may seem to begin too early."""
 
-    def __init__(self, rng: random.Random, path: Path) -> None:
+    def __init__(self, rng: random.Random, path: Path, clocks: list[bool]) -> None:
         self.path = path
         self.order = rng.choice("<<>")
-        self.nano = rng.random() < 0.4
+        clocks.append(rng.random() < 0.4)
+        self.nano = clocks[0]
         self.ng = rng.random() < 0.4
         self.links = [rng.choice(LINKS) for _ in range(rng.choice([1, 2]) if self.ng else 1)]
         self.count = 0
@@ -213,17 +215,15 @@ def _faults(rng: random.Random, frames: list[Frame], faults: list[str]) -> tuple
         rate = rng.choice([0.003, 0.01, 0.05])
         lost = [frame for frame in frames if rng.random() < rate]
         # A copy of the same bytes is lost too: once the peer has acknowledged them, a late copy helps no reader.
-        gone = {
-            (id(f.connection), f.direction, at) for f in lost for at in range(f.sequence, f.sequence + len(f.payload))
-        }
+        gone: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for f in lost:
+            gone[id(f.connection), f.direction].update(range(f.sequence, f.sequence + len(f.payload)))
         dropped = {id(frame) for frame in lost}
         frames = [
             f
             for f in frames
             if id(f) not in dropped
-            and not any(
-                (id(f.connection), f.direction, at) in gone for at in range(f.sequence, f.sequence + len(f.payload))
-            )
+            and gone[id(f.connection), f.direction].isdisjoint(range(f.sequence, f.sequence + len(f.payload)))
         ]
     if "late start" in faults:
         frames = frames[rng.randrange(1, max(2, len(frames) // 2)) :]
@@ -292,6 +292,7 @@ def generate(
     borders = [0, *sorted(rng.randrange(len(frames) + 1) for _ in range(parts - 1)), len(frames)]
     missing = rng.randrange(parts) if "lost file" in faults else -1
     paths: list[Path] = []
+    clocks: list[bool] = []
     cuts: list[int] = []
     number = 0
     for part in range(parts):
@@ -304,7 +305,7 @@ def generate(
             continue
         for side, own in enumerate(_tapped(mine) if form == "tap" else [mine]):
             name = f"capture-{seed}{'-ab'[side + 1] if form == 'tap' else ''}-{number:06}"
-            writer = Writer(rng, folder / f"{name}.{rng.choice(['pcap', 'pcapng', 'cap'])}")
+            writer = Writer(rng, folder / f"{name}.{rng.choice(['pcap', 'pcapng', 'cap'])}", clocks)
             for frame in _queued(random.Random(f"queues {seed}"), own) if form == "queues" else own:
                 packet = tcp_packet(frame, rng.getrandbits(16))
                 place, kept = writer.add(rng, frame.time, packet, vlans[frame.connection.number], snap)
