@@ -30,7 +30,7 @@ CHUNK = 20
 # Captures that were once judged wrongly.
 PINNED = [
     589755965, 710001704, 710001975, 710004496, 710004696, 720000277, 720004312, 730001210, 900016942, 1000006329,
-    1000008340, 1100003927, 1100014443,
+    1000008340, 1100003927, 1100014443, 1200002445, 1610012310, 1610025058, 1610026299,
 ]  # fmt: skip
 MALFORMED, HOLE = 0, 7  # kinds of rows (mqqb_scan.h, mqqb_capture.h)
 KINDS = {"handshake": 0, "session": 3, "message": 4, "order": 5, "final": 6}

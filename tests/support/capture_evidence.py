@@ -189,14 +189,16 @@ def mark_evidence(capture: Capture, pairs: list[Pair], everything: list[Frame]) 
             covered = max(covered, high)
         packet.visible = covered >= end and begin >= capture.begins.get((packet.connection.number, packet.direction), 0)
     numbers = {connection.number: pair.number for pair in pairs for connection in pair.connections}
-    ends: dict[tuple[int, int], list[int]] = defaultdict(list)  # of packets
+    ends: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # of packets, and when each began
     for packet in capture.packets:
         if packet.visible:
-            ends[packet.connection.number, packet.direction].append(packet.start + len(packet.data))
+            ends[packet.connection.number, packet.direction].append(
+                (packet.start + len(packet.data), packet.frames[0].time)
+            )
     for places in ends.values():
         places.sort()
     clouded: dict[int, int] = {}  # pair -> since when
-    seen_until: dict[tuple[int, int], int] = {}  # connection, direction -> when its last whole packet was sent
+    seen_until: dict[tuple[int, int], int] = {}  # connection, direction -> when its last whole packet began
     for frame in everything:
         number = numbers[frame.connection.number]
         harmless = frame.noise or (not frame.payload and not frame.flags & SYN)
@@ -206,9 +208,9 @@ def mark_evidence(capture: Capture, pairs: list[Pair], everything: list[Frame]) 
             # A reader cannot tell when the missing bytes were sent: packets of both directions may have overtaken them.
             other = seen_until.get((way[0], 1 - way[1]), frame.connection.begin)
             clouded[number] = min(clouded.get(number, frame.time), seen_until.get(way, 0), other)
-        reached = bisect_right(ends[way], frame.sequence + len(frame.payload))
-        if whole and not harmless and reached > bisect_right(ends[way], frame.sequence):
-            seen_until[way] = frame.time
+        reached = bisect_right(ends[way], (frame.sequence + len(frame.payload), 2**63))
+        if whole and not harmless and reached > bisect_right(ends[way], (frame.sequence, 2**63)):
+            seen_until[way] = ends[way][reached - 1][1]
     for moment in capture.cuts:  # nobody knows whose frames they were
         for pair in pairs:
             clouded[pair.number] = min(clouded.get(pair.number, moment), moment)
