@@ -39,7 +39,7 @@ static int64_t unseen(const mqqb_audit *a, const sequence *s)
 {
     const int64_t managers = later(a->sources[s->key.source].missed.time, gaps_of(a, s)->time);
 
-    return later(later(a->start, a->pairs[s->pair].missed.time), managers);
+    return later(later(a->start, a->pairs[s->pair].missed.time), later(managers, s->left));
 }
 
 static int has_end(const mqqb_audit_direction *own)
@@ -47,24 +47,23 @@ static int has_end(const mqqb_audit_direction *own)
     return own->ended != 0 && own->ending != MQQB_END_REPLACED;
 }
 
-/* Has the sender begun another connection, while the capture lacks the end of the sequence's last connection? Then
- * that connection's last packets may be missing without a trace. Returns the newest such connection, its index and
- * 1, or 0. */
-static uint32_t left_for(const mqqb_audit *a, const sequence *s)
+/* Does the capture lack the end of a connection from this number on, of the same sender to the same peer, although the
+ * sender has begun another one since? Then its last packets may be missing without a trace. Returns the beginning of
+ * the newest connection, or 0. where: one of these connections. */
+static int64_t left_at(const mqqb_audit *a, uint32_t where, uint32_t first)
 {
-    const uint32_t side = s->where & 1;
-    const mqqb_audit_connection *const c = &a->connections[s->where / 2], *newer;
-    const mqqb_audit_direction *const own = &c->direction[side];
-    uint32_t next;
+    const uint32_t side = where & 1;
+    const mqqb_audit_connection *const c = &a->connections[where / 2], *newest = NULL, *older;
+    uint32_t next = a->sources[c->direction[side].owner].newest[side], k;
 
-    if (has_end(own)) {
-        return 0;
-    }
-    for (next = a->sources[own->owner].newest[side]; next > s->where / 2 + 1; next = newer->before[side]) {
-        newer = &a->connections[next - 1];
-        if (newer->first_time >= own->last_time &&
-            (newer->pair == c->pair || newer->direction[side ^ 1].owner == c->direction[side ^ 1].owner)) {
-            return next;
+    for (k = 0; next > first && k < MQQB_AUDIT_EARLIER; next = older->before[side], k++) {
+        older = &a->connections[next - 1];
+        if (older->pair == c->pair || older->direction[side ^ 1].owner == c->direction[side ^ 1].owner) {
+            newest = newest == NULL ? older : newest;
+            if (older != newest && !has_end(&older->direction[side]) &&
+                older->direction[side].last_time <= newest->first_time) {
+                return newest->first_time;
+            }
         }
     }
     return 0;
@@ -100,28 +99,6 @@ static void add_source(uint32_t *sources, uint32_t *more, uint32_t code)
         }
     }
     *more = 1;
-}
-
-/* A connection carries its first message. If the capture lacks the end of an earlier one, and other packets of its
- * opener, it may lack the last packets there. */
-static void leave(mqqb_audit *a, const row *r, const mqqb_audit_connection *c)
-{
-    mqqb_audit_missed *const gaps = a->sources[c->direction[0].owner].gaps;
-    const uint32_t side = r->direction;
-    mqqb_audit_connection *older;
-    uint32_t next = gaps[0].missed + gaps[1].missed != 0 ? c->before[0] : 0, k;
-
-    for (k = 0; next != 0 && k < MQQB_AUDIT_EARLIER; next = older->before[0], k++) {
-        mqqb_audit_direction *own;
-        older = &a->connections[next - 1];
-        own = &older->direction[side];
-        if (!has_end(own) && own->left == 0 && own->last_time <= c->first_time &&
-            (older->pair == c->pair || older->direction[1].owner == c->direction[1].owner)) {
-            own->left = 1;
-            count_missed(a, &gaps[side], c->first_time);
-            a->pairs[c->pair ^ side].begun_flow = 0;
-        }
-    }
 }
 
 /* ---- late packets ----------------------------------------------------------------------------- */
@@ -503,9 +480,10 @@ static void went_back(mqqb_audit *a, const row *r, const sequence *lower, const 
 
 static int may_have_missed(const mqqb_audit *a, const mqqb_audit_pair *pair)
 {
-    const uint32_t source = a->flows[pair->begun_flow - 1].key.source;
+    const sequence *const newest = &a->sequences[a->flows[pair->begun_flow - 1].newest - 1];
 
-    return greatest(a->sources[source].missed.order, pair->missed.order) > pair->misses;
+    return greatest(a->sources[newest->key.source].missed.order, pair->missed.order) > pair->misses ||
+           newest->left > pair->begun.time;
 }
 
 /* A sequence after one that is completely known. Not for forwarded ones, which are sent later than numbered. */
@@ -528,7 +506,8 @@ static void has_begun(const mqqb_audit *a, const row *r, sequence *s)
 /* Was a message of the sequence sent after the last missed packets, in time, on an older connection? */
 static int was_in_use(const mqqb_audit *a, const sequence *s)
 {
-    return s->fresh == 0 && (s->sure != 0 || (s->key.hops == 0 && a->connections[s->where / 2].begun != 0));
+    return s->fresh == 0 &&
+           (s->sure != 0 || (s->key.hops == 0 && s->left == 0 && a->connections[s->where / 2].begun != 0));
 }
 
 static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *key, uint32_t pair)
@@ -565,6 +544,7 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
                                                    ordinal, time_stamp) > 0) {
         link = &a->sequences[lower - 1].older;
     }
+    s->left = a->misses != 0 ? left_at(a, s->where, lower != 0 ? a->sequences[lower - 1].where / 2 : 0) : 0;
     s->older = lower;
     *link = entry;
     f->sequences++;
@@ -578,12 +558,15 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
         refresh(a, before);
         if (before->pair == pair && (key->hops == 0 || gaps_of(a, before) == gaps_of(a, s)) &&
             was_in_use(a, before)) { /* until now (B-093) */
-            be_sure(s, 1);
             s->fresh = 0;
-            if (before->sure != 0) {
+            if (s->left == 0) {
+                be_sure(s, 1);
+            }
+            if (s->left == 0 && before->sure != 0) {
                 has_begun(a, r, s);
             }
         }
+        s->left = later(s->left, before->left);
         prune(a, f);
     }
     return entry;
@@ -658,6 +641,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     const uint32_t sent_time = get(r, MQQB_SCAN_SENT_TIME);
     uint32_t at = sequence_place(a, key.source, ordinal, time_stamp), entry;
     int resent;
+    int64_t left;
     const mqqb_audit_missed *gaps;
     mqqb_audit_flow *f;
     mqqb_audit_slot *slot;
@@ -679,6 +663,11 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 
     refresh(a, s);
     gaps = gaps_of(a, s);
+    left = a->misses != 0 && s->where != where ? left_at(a, s->where, s->where / 2) : 0;
+    if (left != 0) {
+        s->sure = 0;
+        s->left = left;
+    }
     s->where = where;
     if (s->pair != pair || gaps_of(a, s) != gaps) {
         s->pair = pair;
@@ -807,7 +796,7 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
     if (sent < 0 || (sent == 1 && !skipped)) {
         return 0;
     }
-    unknown = s->sure == 0 || number < s->sure || left_for(a, s) != 0;
+    unknown = s->sure == 0 || number < s->sure || left_at(a, s->where, s->where / 2) != 0;
     if (!is_reported(s, number)) {
         mqqb_audit_finding *found;
         if (skipped) {
@@ -1032,6 +1021,7 @@ static void check_stray(mqqb_audit *a, const row *r, const mqqb_audit_connection
 {
     const uint32_t hosts = c->pair ^ r->direction ^ 1;
     const mqqb_audit_pair *const pair = &a->pairs[hosts];
+    const sequence *newest;
     mqqb_audit_source *const sender = &a->sources[source];
     const uint32_t ordinal = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL);
     const uint32_t time_stamp = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP);
@@ -1049,8 +1039,9 @@ static void check_stray(mqqb_audit *a, const row *r, const mqqb_audit_connection
     if (order && pair->sources[1] != 0) {
         return;
     }
+    newest = &a->sequences[a->flows[pair->begun_flow - 1].newest - 1];
     unknown = may_have_missed(a, pair) || time_stamp != pair->begun_time_stamp ||
-              left_for(a, &a->sequences[a->flows[pair->begun_flow - 1].newest - 1]) != 0;
+              left_at(a, newest->where, newest->where / 2) != 0;
     sender->stray_ordinal = ordinal;
     sender->stray_time_stamp = time_stamp;
     found = find_of(a, r, pair->begun_flow, MQQB_AUDIT_ACK_BEYOND_RECEIPT,
@@ -1104,10 +1095,6 @@ static void message_format(mqqb_audit *a, const row *r, mqqb_audit_connection *c
 
     own->messages++;
     own->recoverable += (get(r, MQQB_SCAN_USER_FLAGS) & MQQB_USER_DM) != 0;
-    if (own->first_message == 0) {
-        own->first_message = r->time;
-        leave(a, r, c);
-    }
     if (own->sources[0] != source) {
         if (own->missed != 0) {
             count_missed(a, &a->sources[source].missed, r->time);

@@ -135,6 +135,7 @@ typedef struct {
     uint32_t where, message_id; /* message_id: the flow's greatest, in its newest sequence */
     uint32_t several;           /* 1: several connections have carried it, so the order of arrival is unknown */
     uint32_t superseded;        /* 1: a newer sequence of the flow exists */
+    int64_t left;               /* packets may be missing on connections before this time */
     uint32_t has_slots, first_block, last_block, floor_block; /* blocks below the floor are freed */
     uint32_t acks_used, finals_next;
     int64_t last_time;
@@ -192,7 +193,7 @@ typedef struct {
 } mqqb_audit_pair;
 
 typedef struct {
-    int64_t last_time, first_message;
+    int64_t last_time;
     uint32_t messages, recoverable; /* counted so far */
     uint32_t shown;                 /* messages of the other direction covered by a SessionHeader of this one */
     uint32_t missed;                /* 1: some are not counted */
@@ -203,7 +204,7 @@ typedef struct {
     uint32_t user_difference, recoverable_difference, beyond, recoverable_beyond, unknown;
     mqqb_audit_packet shown_packet; /* the last SessionHeader that raised shown */
     int64_t first_hole, last_hole, first_malformed;
-    uint32_t holes, malformed, ended, ending, left; /* left: 1: followed by another, without an end */
+    uint32_t holes, malformed, ended, ending;
 } mqqb_audit_direction;
 
 /* pair: caller: 2 * index of the two hosts, + 1 if direction 0 is not that of pairs[2 * index]; all ones: skip its

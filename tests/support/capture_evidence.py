@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections import defaultdict
+from itertools import combinations
 
 from tests.support.capture_bytes import FIN, SYN
 from tests.support.capture_model import OLDER, STANDING_ALONE, Capture, Frame, Line, Packet, Planted
@@ -112,24 +113,29 @@ def _accounted(capture: Capture, violation: Planted) -> bool:
     )
 
 
-def _is_left(capture: Capture, line: Line, evidence: int, sequence: tuple[int, int] | None = None) -> bool:
-    """Had the sender begun another connection by then, and is no end of the one that carried the line, or this sequence
-    of it, last in the capture? Then a reader cannot know what was sent there last."""
+def _is_left(
+    capture: Capture, line: Line, until: int, sequence: tuple[int, int] | None = None, ever: bool = False
+) -> bool:
+    """Had the sender begun another connection by then, and is no end of one before it in the capture, of the one that
+    carried the line, or this sequence of it, last, or of a later one? Then a reader cannot know what was sent there
+    last. ever: or of any one."""
     sent = [
         packet
         for packet in capture.packets
-        if packet.line is line and packet.kind == "message" and packet.visible and packet.frames[-1].time <= evidence
+        if packet.line is line and packet.kind == "message" and packet.visible and packet.frames[-1].time <= until
         if sequence in (None, packet.sequence)
     ]
     if not sent:
         return False
-    last = max(sent, key=lambda packet: packet.frames[-1].time)
-    own = [frame for frame in capture.frames if frame.connection is last.connection and frame.kept >= 0]
-    fins = [frame.time for frame in own if frame.flags & FIN and frame.direction == last.direction and not frame.noise]
-    if min(fins, default=evidence) < evidence:  # a reset may be told late: what it overtook is waited for
-        return False
-    begun = [frame.time for frame in capture.frames if is_syn(frame) and frame.connection.ends == last.connection.ends]
-    return any(last.frames[-1].time < time <= evidence for time in begun)
+    last = max(sent, key=lambda packet: packet.frames[-1].time).connection
+    fins = {  # a reset may be told late: what it overtook is waited for
+        frame.connection.number: frame.time
+        for frame in capture.frames
+        if frame.kept >= 0 and not frame.noise and frame.flags & FIN and frame.direction == 0
+    }
+    peers = [one for one in capture.connections if one.ends == last.ends and one.begin <= until]
+    after = [one for one in peers if ever or one.begin >= last.begin]
+    return any(fins.get(one.number, until) >= later.begin for one, later in combinations(after, 2))
 
 
 def _has_begun(capture: Capture, violation: Planted) -> bool:
@@ -227,6 +233,8 @@ def mark_evidence(capture: Capture, pairs: list[Pair], everything: list[Frame]) 
         if (line := violation.line) is not None:
             senders = (line.source, pairs[violation.pair].ends[line.sender])
             concerned |= {pair.number for pair in pairs if any(sender in pair.ends for sender in senders)}
+            if _is_left(capture, line, last, ever=True):
+                concerned |= set(hosts)
         clear = min(clouded.get(number, last + 1) for number in concerned) > last
         told = [[p for p in group if (p.connection.number, p.direction) not in unclear] for group in groups]
         violation.certain = all(told) and (

@@ -569,12 +569,10 @@ static void test_a_connection_whose_end_was_not_seen(void)
         pair_of[2] = 4;
         (void)message(1, 0, USUAL);
         opened(1, 0, k == 2 ? OTHER : SENDER);
-        give();
-        a.connections[1].direction[1].owner = k == 1 ? OTHER : k == 4 ? 0 : RECEIVER;
+        column[MQQB_CAPTURE_SERVER_GUID][rows - 3] = k == 1 ? OTHER : k == 4 ? 0 : RECEIVER;
         if (k == 3) {
             opened(2, 0, SENDER);
-            give();
-            a.connections[2].direction[1].owner = OTHER;
+            column[MQQB_CAPTURE_SERVER_GUID][rows - 3] = OTHER;
         }
         (void)order_ack(4, USUAL);
         CHECK_FOUND(k == 0 || k >= 3 ? "a" : "A");
@@ -965,47 +963,110 @@ static void test_a_hole_of_a_forwarder(void)
     CHECK_FOUND("a");
 }
 
-static void test_a_connection_without_an_end_in_a_capture_with_gaps(void)
+static void start_with_a_gap(uint32_t kind)
 {
-    enum { GAP, OTHER_WAY, OTHER_ADDRESS, NO_GAP, ENDED, STILL_USED, OTHER_PEER, HANDED_OVER_LATER, CASES };
+    start();
+    pair_of[2] = 4;
+    (void)plain(kind, 2, 0); /* between other hosts */
+    now += SECOND;
+}
+
+/* Its last packets may have been messages, also if the sender has gone on in the next connection. */
+static void test_a_connection_without_an_end_and_the_next(void)
+{
+    enum { NO_END, OTHER_ADDRESS, ENDED, STILL_USED, OTHER_PEER, NO_GAP, HANDED_OVER_LATER, CASES };
 
     for (uint32_t k = 0; k < CASES; k++) {
-        start();
-        (void)plain(k == NO_GAP ? CP : HOLE, 0, k == OTHER_WAY);
-        now += SECOND;
+        start_with_a_gap(k == NO_GAP ? BEGIN : HOLE);
         (void)message(1, 0, USUAL);
         (void)plain(k == ENDED ? END : CP, 0, 0);
         pair_of[1] = k == OTHER_ADDRESS || k == OTHER_PEER ? 2 : 0;
+        (void)plain(BEGIN, 1, 0);
+        (void)plain(k == STILL_USED ? CP : BEGIN, k != STILL_USED, 0);
         opened(1, 0, SENDER);
         column[MQQB_CAPTURE_SERVER_GUID][rows - 3] = k == OTHER_PEER ? OTHER : RECEIVER;
-        (void)plain(CP, k != STILL_USED, 0);
         (void)message(1, 0, WITH(.connection = 1, .old = k != HANDED_OVER_LATER));
         (void)final_ack(2, WITH(.connection = 1)); /* of a last message of the first connection? */
         CHECK_FOUND(k <= OTHER_ADDRESS ? "a" : "A");
     }
 
     for (uint32_t k = 0; k < 2; k++) {
-        start();
-        (void)plain(k == 0 ? HOLE : CP, 0, 0);
-        now += SECOND;
+        start_with_a_gap(HOLE);
         (void)message(1, 0, USUAL);
         (void)message(1, 0, WITH(.ordinal = 2, .old = 1));
+        (void)plain(k == 0 ? CP : END, 0, 0);
         opened(1, 0, SENDER);
         (void)message(1, 0, WITH(.ordinal = 2, .old = 1, .connection = 1));
         (void)final_ack(1, WITH(.ordinal = 3, .connection = 1)); /* a sequence that began there? */
-        CHECK_FOUND(k == 0 ? "" : "A");
+        CHECK_FOUND(k == 0 ? "a" : "A");
     }
 
-    start(); /* too many connections ago */
-    (void)plain(HOLE, 0, 0);
-    (void)message(1, 0, USUAL);
-    for (uint32_t c = 1; c <= MQQB_AUDIT_EARLIER + 1; c++) {
-        opened(c, 0, SENDER);
-        (void)plain(END, c, 0);
+    for (uint32_t k = 0; k < 2; k++) { /* that began there, and whose first messages are acknowledged? */
+        start_with_a_gap(HOLE);
+        (void)message(1, 0, USUAL);
+        (void)plain(k == 0 ? CP : END, 0, 0);
+        opened(1, 0, SENDER);
+        (void)message(3, 0, WITH(.ordinal = 2, .old = 1, .connection = 1));
+        (void)final_ack(4, WITH(.ordinal = 2, .connection = 1));
+        CHECK_FOUND(k == 0 ? "a" : "A");
     }
-    (void)message(1, 0, WITH(.connection = MQQB_AUDIT_EARLIER + 1, .old = 1));
-    (void)final_ack(2, WITH(.connection = 1));
+
+    start_with_a_gap(HOLE); /* used again after the next has begun, then left for a third */
+    (void)message(1, 0, USUAL);
+    opened(1, 0, SENDER);
+    (void)message(2, 1, USUAL);
+    opened(3, 0, SENDER);
+    (void)final_ack(3, WITH(.connection = 3));
+    CHECK_FOUND("a");
+
+    for (uint32_t k = 0; k < 3;
+         k++) { /* handed over before the next one began: of the sequence, of a new one, of neither */
+        start_with_a_gap(HOLE);
+        (void)message(1, 0, USUAL);
+        now += 5 * SECOND;
+        opened(1, 0, SENDER);
+        (void)message(2, 1, WITH(.connection = 1, .sent_time = START + 3));
+        if (k > 0) {
+            (void)message(1, 0, WITH(.ordinal = 2, .connection = 1, .sent_time = START + 3, .old = k == 2));
+        }
+        (void)final_ack(3, WITH(.ordinal = k > 0 ? 2 : 1, .connection = 1));
+        CHECK_FOUND("a");
+    }
+
+    start_with_a_gap(HOLE); /* a new sequence in place of the one before, of which nothing comes again */
+    (void)message(1, 0, USUAL);
+    opened(1, 0, SENDER);
+    (void)message(1, 0, WITH(.ordinal = 2, .old = 1, .connection = 1));
+    (void)final_ack(1, WITH(.ordinal = 3, .connection = 1));
+    CHECK_FOUND("");
+
+    start_with_a_gap(HOLE); /* all of it is after the connection without an end */
+    (void)message(1, 0, USUAL);
+    opened(1, 0, SENDER);
+    (void)message(2, 1, WITH(.connection = 1));
+    (void)plain(END, 1, 0);
+    opened(3, 0, SENDER);
+    (void)message(1, 0, WITH(.ordinal = 2, .old = 1, .connection = 3));
+    (void)final_ack(2, WITH(.ordinal = 2, .connection = 3));
     CHECK_FOUND("A");
+
+    start_with_a_gap(HOLE); /* it skips a number: the message may have been there */
+    (void)message(1, 0, USUAL);
+    opened(1, 0, SENDER);
+    (void)message(3, 2, WITH(.old = 1, .connection = 1));
+    (void)order_ack(3, WITH(.connection = 1));
+    CHECK_FOUND("s");
+
+    for (uint32_t k = 0; k < 2; k++) { /* too many connections ago? */
+        start();
+        (void)message(1, 0, USUAL);
+        for (uint32_t c = 1; c < MQQB_AUDIT_EARLIER + k; c++) {
+            opened(c, 0, SENDER);
+            (void)plain(END, c, 0);
+        }
+        (void)final_ack(2, WITH(.connection = 1));
+        CHECK_FOUND(k == 0 ? "a" : "A");
+    }
 
     start_two(); /* its successor makes unsure only once */
     (void)plain(HOLE, 0, 0);
@@ -1133,7 +1194,7 @@ static void all(void)
     RUN("B-110", test_a_hole_makes_unsure);
     RUN("B-110", test_another_pair_of_hosts);
     RUN("B-110", test_a_hole_of_a_forwarder);
-    RUN("B-110", test_a_connection_without_an_end_in_a_capture_with_gaps);
+    RUN("B-110", test_a_connection_without_an_end_and_the_next);
     RUN("mqqb_audit.h", test_an_interrupted_capture);
     RUN("mqqb_audit.h", test_what_comes_late_withdraws);
 }

@@ -140,7 +140,7 @@ def _sequence_reports(table: Structure) -> defaultdict[int, list[result.Sequence
 # ---- findings
 
 STRAY = (lib.MQQB_AUDIT_ORDER_ACK_STRAY, lib.MQQB_AUDIT_FINAL_ACK_STRAY)
-_OF_NUMBERS = (
+OF_NUMBERS = (
     lib.MQQB_AUDIT_ORDER_ACK_UNSENT,
     lib.MQQB_AUDIT_ORDER_ACK_SKIPS,
     lib.MQQB_AUDIT_FINAL_ACK_UNSENT,
@@ -158,7 +158,7 @@ def withdraw(
     hosts = connections["pair"][findings["connection"]] // 2
     late = findings["detail"] == lib.MQQB_AUDIT_LATE
     times = findings["packet"]["time"][np.arange(len(findings)), findings["packets"].astype(np.int64) - 1]
-    dependent = np.isin(findings["detail"], _OF_NUMBERS + _OF_COUNTS)
+    dependent = np.isin(findings["detail"], OF_NUMBERS + _OF_COUNTS)
     sources = np.zeros(len(findings), np.uint32)
     of_flows = findings["flow"] != 0
     sources[of_flows] = flows["key"]["source"][findings["flow"][of_flows].astype(np.int64) - 1]

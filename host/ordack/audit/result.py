@@ -6,8 +6,8 @@ through its sequences one after the other (B-096).
 
 A capture is one observation, ordered by packet completion. A sequence's number is *accounted for* if all transmissions
 of it and of greater numbers are certainly seen. Then the capture has no gap of the sender since the SentTime, or since
-a lower sequence of the stream was accounted for or seen. If the capture has a gap of a connection's opener, a later
-connection without the end of the one before is a gap too. The audit remembers at least the last 64 messages of a
+a lower sequence of the stream was accounted for or seen. If the capture has any gap, a connection without an end is a
+gap too, once its sender has begun a later one to the same peer. The audit remembers at least the last 64 messages of a
 sequence, and up to 1,024 pending ones. It reports nothing about older messages that needs their MessageID or
 acknowledgements.
 

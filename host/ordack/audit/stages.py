@@ -22,7 +22,7 @@ from _mqqb import ffi, lib
 from numpy.typing import NDArray
 
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor
-from ordack.audit.reports import STRAY, Partial
+from ordack.audit.reports import OF_NUMBERS, STRAY, Partial
 from ordack.capture.columnar import HEAD_BYTES, Chunk, Damage, Decoder, Gathered, Routed, Router
 
 if TYPE_CHECKING:
@@ -207,8 +207,9 @@ def divides_streams(found: Sequence[Partial]) -> bool:
     sources = Counter(guid for own in found for guid in own.missed_sources())
     pairs = Counter(hosts for own in found for hosts in own.missed_pairs())
     for own in found:
-        if np.isin(own.findings["detail"], STRAY).any():
-            return True  # other tasks may have seen the sequence
+        certain = own.findings["detail"][own.findings["unknown"] == 0]
+        if np.isin(own.findings["detail"], STRAY).any() or (pairs and np.isin(certain, OF_NUMBERS).any()):
+            return True  # other tasks may have seen the sequence, or the gap of a capture that makes ends uncertain
         sources_elsewhere = sources - Counter(own.missed_sources())
         pairs_elsewhere = pairs - Counter(own.missed_pairs())
         kept = own.sequences
