@@ -147,15 +147,32 @@ def test_audit_shares_match_result_of_single_process(
     assert len(worst) == len(whole.streams)
 
 
+def told_of_divisions(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What the driver decides from now on: do tasks know too little of each other?"""
+    told: list[bool] = []
+    divides = stages.divides_streams
+    monkeypatch.setattr(stages, "divides_streams", lambda found: told.append(divides(found)) or told[-1])
+    return told
+
+
 def test_a_fleet_behind_one_address_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, path = tmp_path / "own.pcap", tmp_path / "one.pcap"
     capture_fleet.write_fleet([own], 20_000, 600, seed=4)
     assert capture_fleet.behind_one_address(own, path) > 100
-    told = []
-    divides = stages.divides_streams
-    monkeypatch.setattr(stages, "divides_streams", lambda found: told.append(divides(found)) or told[-1])
+    told = told_of_divisions(monkeypatch)
     assert shares.run([path], 8).streams == tasks.run([path]).streams
     assert told == [False]
+
+
+def test_one_task_judges_a_wrong_ack_that_a_gap_of_another_may_excuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = capture_generator.generate(202, tmp_path, faults=["loss"], violations=True, length=60)
+    told = told_of_divisions(monkeypatch)
+    found = shares.run(capture.paths, 3)
+    assert kinds(found) == ["ack_beyond_receipt"]
+    assert found.summary["holes"]
+    assert told == [True]
 
 
 @pytest.mark.parametrize("violations", [False, True])
