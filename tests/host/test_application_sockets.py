@@ -430,6 +430,7 @@ _SPOILED = [
             ("put back", None),
             ("empty", 1, confirm.ACK_RECEIVE, 5, True),
             ("queue", "q" * 2000),
+            ("note", "line1", 7),
             ("look", 1, -2, -1, 1),
         )
     ),

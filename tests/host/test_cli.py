@@ -338,7 +338,8 @@ def test_queues_are_used_while_serve_runs(store: Path, serve: Serve) -> None:
     assert [base64.b64decode(message["body_base64"]) for message in received] == [b"%d" % n * 100 for n in range(100)]
     assert {message["source"] for message in received} == {"{01010101-0101-0101-0101-010101010101}"}
     assert [message["tx_sequence_number"] for message in received] == list(range(1, 101))
-    assert serve.stop() == (0, "", "")
+    status, out, log = serve.stop()
+    assert (status, out, log.count("\n"), "created late" in log) == (0, "", 1, True)
 
 
 @pytest.mark.rule("B-001", "B-302", "B-133")
@@ -570,6 +571,25 @@ def test_completed_command_with_full_stdout_gives_status_4(store: Path) -> None:
         "plain": 1,
         "new": 0,
     }
+
+
+def test_each_change_by_a_command_leaves_one_log_line(store: Path) -> None:
+    away = "plant\\private$\\lime1"
+    serve = Serve(store)
+    changes = [
+        ("queue", "create", "ovens"),
+        ("queue", "create", "ovens", "--if-not-exists"),
+        ("queue", "quota", "ovens", "5000"),
+        ("queue", "quota", "ovens"),
+        ("send", away, "--body", "x"),
+        *(("queue", action, f"DIRECT=OS:{away}") for action in ("pause", "resume") * 2),
+        ("message", "purge", "ovens", "--yes"),
+        ("queue", "delete", "ovens", "--yes"),
+    ]
+    said = [ordack(*change[:2], "--store", store, *change[2:]).stdout for change in changes]
+    assert ordack("queue", "delete", "--store", store, "ovens").returncode
+    told = [line.partition(" by command: ")[2] for line in serve.stop()[2].splitlines() if " by command: " in line]
+    assert told == [said[place].rstrip() for place in (0, 2, 5, 6, 7, 8, 9, 10)]
 
 
 def test_send_without_dead_letter_warns_after_lost_message(store: Path, tmp_path: Path) -> None:

@@ -120,7 +120,12 @@ def test_remote_client_cannot_purge_or_move(store: Path) -> None:
             client.access.empty(emptying)
         first = next(queue.peek()).lookup_id
         moving = Commit(order=Order("move", (queue.identifier, first, None, False)))
-        for question in (service.frame(service.EMPTY, *emptying), service.commit_question(Request(b"", 1, moving))):
+        note = service.frame(service.NOTE, "big", "forged")
+        for question in (
+            note,
+            service.frame(service.EMPTY, *emptying),
+            service.commit_question(Request(b"", 1, moving)),
+        ):
             assert len(list(queue.peek())) == COUNT
             with pytest.raises(ValueError, match="does not take this"):
                 client.access._connection.ask(question)  # type: ignore[attr-defined]
@@ -128,4 +133,5 @@ def test_remote_client_cannot_purge_or_move(store: Path) -> None:
             client.access._connection = None  # type: ignore[attr-defined]
         assert len(list(queue.peek())) == COUNT
     said = serve.stop()[2]
+    assert "forged" not in said
     assert "of an operator comes from another machine" in said

@@ -30,6 +30,7 @@ from ordack.broker.incoming import indispensable
 from ordack.broker.message import Commit, Emptying, Order, Request, Wanted
 from ordack.broker.sending import Sent, SentRun, each
 from ordack.config.config import TLS_SCHEME, Config, TlsFiles, check_host, format_address, parse_address
+from ordack.config.names import legible
 from ordack.store import Store, StoreBusy, StoreError, StoreServed, StoreUnknown
 from ordack.store.database import BUSY_TIMEOUT_S
 from ordack.store.messages import StoredMessage
@@ -422,6 +423,13 @@ class Conversation:
         for end in wake or ():
             end.close()
         self._place.close()
+
+    @one_thread
+    def note(self, queue: str, text: str) -> None:
+        """Have `serve`, if it runs and answers, log what an operator has done to a queue."""
+        question = service.frame(service.NOTE, legible(queue)[: service.NAME_MAX], legible(text)[: service.NAME_MAX])
+        with contextlib.suppress(StoreError):
+            self.ask(lambda there: isinstance(there, Direct) or there.ask(question))
 
     def ask(self, question: Callable[[Any], Result]) -> Result:
         """Ask a repeatable question of a ServeConnection or Direct."""

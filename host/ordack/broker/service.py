@@ -19,6 +19,7 @@ messages and runs, then their lookup ids, arrivals, doubts, aborts and counts, a
 | QUEUE, its name or identifier | DONE, fields of `store.queues.Queue` |
 | LOOK, queue, rank, lookup id, limit | DONE, messages after that position, which stay |
 | STATE, message id | DONE, fields of `confirm.Conclusion`; DONE alone if unknown |
+| NOTE, queue, text | DONE: the log has a line of what an operator has done |
 | BYE | none: the application will not ask about its last commit |
 | any | FAILED, kind of error, text |
 """
@@ -51,7 +52,7 @@ SOCKET = "serve.sock"
 HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
 EMPTY = "empty"
 STOP = "stop"
-QUEUE, LOOK, STATE = "queue", "look", "state"
+QUEUE, LOOK, STATE, NOTE = "queue", "look", "state", "note"
 DONE, FAILED = "done", "failed"
 LENGTH = struct.Struct("<I")
 FRAME_MAX = 64 << 20  # bytes; bounds one commit
@@ -259,6 +260,7 @@ QUESTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     QUEUE: (_queue,),
     LOOK: (number, _place, _place, _limit),
     STATE: (number,),
+    NOTE: (_name, _name),
     BYE: (),
     STOP: (),
 }

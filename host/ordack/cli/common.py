@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +17,9 @@ from ordack.cli.output import Interrupted, OutputError, interruptible, write
 from ordack.config.names import legible, printable
 from ordack.config.paths import NotLocal, local_path, path_of
 from ordack.store import StoreError
+
+if TYPE_CHECKING:
+    from ordack.client import Client
 
 
 def local(text: str) -> Path:
@@ -115,6 +118,18 @@ def report_done(as_json: bool, text: str, **values: Any) -> None:
     except (OSError, OutputError):
         complain(f"{text}; standard output did not take this report")
         sys.exit(4)
+
+
+def note(client: Client, queue: str, text: str) -> None:
+    """Write what an operator has done to a queue to the log of a running `serve`."""
+    user = os.environ.get("SUDO_USER") or os.environ.get("USER") or f"user {os.getuid()}"
+    client.access.note(queue, f"{user} by command: {text}")
+
+
+def report_change(client: Client, queue: str, as_json: bool, text: str, **values: Any) -> None:
+    """As `note` and report_done."""
+    note(client, queue, text)
+    report_done(as_json, text, **values)
 
 
 WIDEST = 1 << 16  # characters in a line of a table that is not for a terminal

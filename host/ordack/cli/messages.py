@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, activity, complain, interrupted_with, report, report_done
+from ordack.cli.common import JsonOption, StoreOption, activity, complain, interrupted_with, note, report, report_done
 from ordack.cli.output import Interrupted, OutputError, uninterrupted, write
 from ordack.cli.queues import QueueArgument
 from ordack.config.names import counted
@@ -318,6 +318,9 @@ def move(
                     _tell(one, as_json, names)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
+        finally:
+            if moved:
+                note(client, name, f"{counted(moved, 'message')} moved from {name}")
     if left:
         complain(
             f"{counted(left, 'dead letter')} in doubt stayed: they may have been received. --in-doubt moves them too"

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, YesOption, confirm, print_table, report, report_done
+from ordack.cli.common import (
+    JsonOption,
+    StoreOption,
+    YesOption,
+    confirm,
+    print_table,
+    report,
+    report_change,
+    report_done,
+)
 from ordack.config.names import HERE, counted
 from ordack.store import StoreError
 from ordack.store.look import open_to_look
@@ -57,9 +66,11 @@ def queue_create(
                 f"the queue {queue.name} exists and is {'' if queue.transactional else 'not '}"
                 "transactional: delete it first, or use it as it is"
             )
-    text = f"created {queue.name}" if created else f"{queue.name} exists"
-    values = {"transactional": queue.transactional, "id": queue.identifier}
-    report_done(as_json, text, name=queue.name, created=created, **values)
+        values = {"name": queue.name, "created": created, "transactional": transactional, "id": queue.identifier}
+        if created:
+            report_change(client, queue.name, as_json, f"created {queue.name}", **values)
+        else:
+            report_done(as_json, f"{queue.name} exists", **values)
 
 
 @app.command("list")
@@ -113,9 +124,11 @@ def queue_quota(
             raise StoreError(f"{queue.name} is the queue manager's own queue: it has no quota (B-085)")
         else:
             client.order("set_quota", name, limit)
-    (report if quota is None else report_done)(
-        as_json, f"{name}: " + ("no limit" if limit is None else f"{counted(limit, 'byte')}"), name=name, quota=limit
-    )
+        text = f"{name}: {'no limit' if limit is None else counted(limit, 'byte')}"
+        if quota is None:
+            report(as_json, text, name=name, quota=limit)
+        else:
+            report_change(client, name, as_json, text, name=name, quota=limit)
 
 
 @app.command("delete")
@@ -132,7 +145,8 @@ def queue_delete(name: QueueArgument, store: StoreOption, yes: YesOption = False
         except QueueNotEmpty as error:
             confirm(str(error), "delete")
             removed = client.delete_queue(name)
-    report_done(as_json, f"deleted {name} with {counted(removed, 'message')}", name=name, removed=removed)
+        text = f"deleted {name} with {counted(removed, 'message')}"
+        report_change(client, name, as_json, text, name=name, removed=removed)
 
 
 def purge(
@@ -170,12 +184,12 @@ def purge(
         else:
             held = client.store.messages.receiving()[client.store.queues.named(name).identifier]
             removed = client.purge_queue(name)
-    text = f"removed {counted(removed, 'message')} from {whose}"
-    if held:
-        text += f"; {held} being received: gone unless that receive commits"
-    if kept:
-        text += f"; {counted(kept, 'acknowledgement')} of refused messages only pass through, and stay"
-    report_done(as_json, text, name=name, removed=removed, kept=kept)
+        text = f"removed {counted(removed, 'message')} from {whose}"
+        if held:
+            text += f"; {held} being received: gone unless that receive commits"
+        if kept:
+            text += f"; {counted(kept, 'acknowledgement')} of refused messages only pass through, and stay"
+        report_change(client, format_name, as_json, text, name=name, removed=removed, kept=kept)
 
 
 def _change_outgoing(store: Path, name: str, as_json: bool, done: str, *orders: tuple[Any, ...]) -> None:
@@ -187,7 +201,7 @@ def _change_outgoing(store: Path, name: str, as_json: bool, done: str, *orders: 
         if not all(client.order(order, format_name, *arguments) for order, *arguments in orders):
             raise StoreError(NO_OUTGOING.format(format_name))
         named = client.store.peer_names().added(format_name)
-    report_done(as_json, f"{named}: {done}", name=name, done=done)
+        report_change(client, format_name, as_json, f"{named}: {done}", name=name, done=done)
 
 
 @app.command("pause")
@@ -259,4 +273,5 @@ def reset_stream(
             confirm(f"messages that the source resends to {destination} would be received twice", "reset", "the stream")
         for stream in found:
             client.order("reset_incoming", guids.guid_bytes(stream["source"]), stream["destination"])
-    report_done(as_json, f"reset {source} to {destination}", source=source, destination=destination)
+        text = f"reset {source} to {destination}"
+        report_change(client, destination, as_json, text, source=source, destination=destination)

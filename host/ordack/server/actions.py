@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from ordack.broker.message import Message
-from ordack.broker.serve_log import INFO, NEWS, LogLine
 from ordack.client import Client
 from ordack.config import classes
 from ordack.config.names import PeerNames, counted
@@ -32,9 +31,9 @@ RULES: dict[type, str] = {
 }  # fmt: skip
 
 
-def run(folder: Path, body: bytes, address: str, tell: Callable[[str], None]) -> dict[str, Any]:
+def run(folder: Path, body: bytes, address: str) -> dict[str, Any]:
     """Carry out one request: a JSON object with `action` and its values, as in ACTIONS. Returns the answer, ready for
-    JSON. tell: called with a line for the log after each change. Raises ValueError, StoreError and its subclasses."""
+    JSON. address: of the operator, for the log. Raises ValueError, StoreError and its subclasses."""
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):
@@ -53,7 +52,7 @@ def run(folder: Path, body: bytes, address: str, tell: Callable[[str], None]) ->
     with Client(StoreBeside(folder)) as client:
         answer = function(client, **values)
         if done := answer.get("done"):
-            tell(LogLine(f"{address} by HTTP: {done}", INFO, NEWS, queue=values["queue"]))
+            client.access.note(values["queue"], f"{address} by HTTP: {done}")
             answer["done"] = client.store.peer_names().added(done)
         return answer
 

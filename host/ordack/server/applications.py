@@ -20,7 +20,7 @@ from ordack.broker import service
 from ordack.broker.applications import Application, PutBack, Question, Take
 from ordack.broker.commits import Current
 from ordack.broker.message import AS_CONFIGURED, Commit, Emptying, Request, Wanted
-from ordack.broker.serve_log import ERROR
+from ordack.broker.serve_log import ERROR, INFO, NEWS
 from ordack.config.tls import name_in
 from ordack.store import StoreBusy, StoreError
 from ordack.store.look import StoreBeside, StoreReader
@@ -359,12 +359,16 @@ class Connection(asyncio.Protocol):
             self._for_good = True
             self.transport.close()
             return
-        if self.listener and (kind == service.EMPTY or (kind == service.COMMIT and parts[-1])):
+        if self.listener and (kind in (service.EMPTY, service.NOTE) or (kind == service.COMMIT and parts[-1])):
             raise service.MalformedFrame(f"`{kind}` of an operator comes from another machine")
         self._pending += 1
         self._may_take = kind == service.COMMIT
         if kind in _LOOKS:
             self._owner.look(self, kind, parts)
+            return
+        if kind == service.NOTE:
+            self._owner.manager.operator.tell(parts[1], INFO, NEWS, queue=parts[0])
+            self.answer(service.frame(service.DONE))
             return
         asked: Take | Request | Emptying | PutBack
         if kind == service.TAKE:

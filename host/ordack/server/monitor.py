@@ -445,7 +445,7 @@ class Monitor:
 
     def _acted(self, body: bytes, address: str) -> HttpAnswer:
         try:
-            return _as_json(200, actions.run(self._manager.store.folder, body, address, self._tell))
+            return _as_json(200, actions.run(self._manager.store.folder, body, address))
         except (ValueError, StoreError) as error:
             return HttpAnswer(400, f"{error}\n".encode(errors="backslashreplace"))
         except Exception as error:  # noqa: BLE001 - the next request may succeed
