@@ -331,7 +331,7 @@ def test_status_names_sessions_and_reports_queue_on_hold(store: Path, tmp_path: 
         [queue] = outgoing_of(store)
         assert (queue["messages"], queue["why"]) == (0, "")
         ordack("queue", "pause", "--store", store, queue["format_name"])
-        assert _why(store, _send(store), "waiting .*").endswith(": on hold, `ordack queue resume` lets it go on")
+        assert _why(store, _send(store), "waiting .*").endswith(" queue resume` lets it go on")
         assert ordack("status", "--store", store).returncode == 1
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ordack.cli.common import complain, local
+from ordack.cli.common import complain, hinted, store_folder
 from ordack.cli.output import OutputError, write
 from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
@@ -100,6 +100,12 @@ class _Commands(TyperGroup):
             ctx.fail(f"No such command '{args[0]}'.{_suggestion(args)}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            raise typer.BadParameter(hinted(error.message), error.ctx, error.param) from None
+
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         formatter.write(_help())
 
@@ -116,7 +122,7 @@ def _show_version(wanted: bool) -> None:
 
 
 def ordack(
-    store: Annotated[Path | None, typer.Option(metavar="FOLDER", parser=local)] = None,
+    store: Annotated[Path | None, typer.Option(metavar="FOLDER", parser=store_folder)] = None,
     _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True)] = False,
 ) -> None:
     """A queue manager for the MSMQ binary protocol."""
