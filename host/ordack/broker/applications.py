@@ -51,7 +51,7 @@ class PutBack(NamedTuple):
 
 Asked = Take | PutBack | Request | Emptying
 Question = tuple[Application, Asked]
-Answer = list[StoredMessage] | tuple[Any, ...] | Exception | None
+Answer = list[StoredMessage] | tuple[Any, ...] | bytes | Exception | None  # bytes: as Done.answer
 CarryOut = Callable[[Settlements, Request, Collection[int], int], "Done"]
 
 
@@ -166,12 +166,14 @@ class Applications:
         try:
             with _NOTHING_TO_UNDO if is_first or _only_reads(question) else self._store.attempt():
                 if isinstance(question, Request):
-                    sent, result, stored = self._carry_out(outcomes, question, application.held, application.number)
+                    sent, result, stored, answer = self._carry_out(
+                        outcomes, question, application.held, application.number
+                    )
                     taken = question.commit.taken
                     order = question.commit.order
                     moved = int(order is not None and order.name == "move" and result is not None)
                     counts = question.commit.messages + moved, len(taken) + moved
-                    done = _Done(application, (sent, result), (), taken, None, *counts, question.number or -1)
+                    done = _Done(application, answer or (sent, result), (), taken, None, *counts, question.number or -1)
                     self.has_obeyed |= order is not None
                 elif isinstance(question, Emptying):
                     removed, is_all = self._empty(outcomes, question)

@@ -184,11 +184,13 @@ LOOK_AGAIN_S = 1.0  # while waiting: messages held by a killed process return wi
 
 
 class Done(NamedTuple):
-    """The results of a commit's letters and order. stored: entries added to outgoing queues."""
+    """The results of a commit's letters and order. stored: entries added to outgoing queues. answer: both results, as
+    the store keeps them."""
 
     sent: list[SentRun]
     result: Any = None
     stored: Sequence[Added] = ()
+    answer: bytes = b""
 
 
 class Current:
@@ -285,7 +287,7 @@ def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | N
             if known.number > request.number:
                 raise StoreError("the commit was given up")
             runs, result = cbor2.loads(known.answer)
-            return Done([SentRun(*run) for run in runs], result)
+            return Done([SentRun(*run) for run in runs], result, answer=known.answer)
     if commit.taken:
         if held is not None and not set(commit.taken).issubset(held):
             raise NotTaken(f"{UNFINISHED} {BACK}")
@@ -298,12 +300,13 @@ def carry_out(outcomes: Settlements, request: Request, held: Collection[int] | N
         post.write()
         stored = post.stored
     result = obey(outcomes, commit.order) if commit.order else None
+    answer = b""
     if request.number:
         answer = cbor2.dumps((sent, result))
         if len(answer) > ANSWER_MAX_BYTES:
             raise ValueError(f"the answer to the commit has {len(answer)} bytes: send it in several commits")
         store.answers.keep(request.application, request.number, answer, outcomes.now)
-    return Done(sent, result, stored)
+    return Done(sent, result, stored, answer)
 
 
 def unknown(commit: Commit, sent: list[SentRun], error: StoreUnknown) -> StoreUnknown:

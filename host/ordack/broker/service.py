@@ -7,7 +7,8 @@ the connection ends, or the same application says hello on another one, messages
 queues.
 
 Messages are an array: empty, or numbers and packets. The numbers are eight bytes each, little-endian: the ranks of all
-messages and runs, then their lookup ids, arrivals, doubts, aborts and counts, as in `store.messages.StoredMessage`.
+messages and runs, then their lookup ids, arrivals, doubts, aborts and counts, as in `store.messages.StoredMessage`. The
+keys of COMMIT are such numbers, too.
 
 | question | answer |
 |---|---|
@@ -68,7 +69,7 @@ CONNECT_S = 5.0  # that a busy `serve` may need to accept a connection
 
 _OTHERS: dict[str, type[Exception]] = {"name": BadName, "value": ValueError}  # further errors reported to applications
 _NOTHING = Letter("")
-RECEIVED: tuple[list[Any], None] = [], None  # the result of a commit that only receives
+DONE_WITH = b"\x82\x64done"  # the begin of DONE with a value: an array of two, and the text
 
 
 class MalformedFrame(Exception):
@@ -79,7 +80,10 @@ def frame(*content: Any) -> bytes:
     """Encode a frame. Raises ValueError above FRAME_MAX."""
     import cbor2  # direct work on a store does not load it
 
-    data = cbor2.dumps(content, encoders=_arrays())
+    return _in_frame(cbor2.dumps(content, encoders=_arrays()))
+
+
+def _in_frame(data: bytes) -> bytes:
     if len(data) > FRAME_MAX:
         raise ValueError(f"the commit has {len(data)} bytes; one takes at most {FRAME_MAX}: send it in several")
     return LENGTH.pack(len(data)) + data
@@ -131,7 +135,7 @@ def commit_question(request: Request) -> bytes:
     return frame(
         COMMIT,
         request.number,
-        request.commit.taken,
+        struct.pack(f"<{len(request.commit.taken)}q", *request.commit.taken),
         request.commit.message_class,
         [_short(run) for run in request.commit.letters],
         request.commit.order,
@@ -189,6 +193,12 @@ def _keys(keys: Any) -> tuple[int, ...]:
         number(min(keys))
         number(max(keys))
     return tuple(keys)
+
+
+def _taken(keys: Any) -> tuple[int, ...]:
+    if not isinstance(keys, bytes) or len(keys) % 8:
+        raise MalformedFrame("the keys of a commit are no bytes, eight for each")
+    return _keys(list(struct.unpack(f"<{len(keys) // 8}q", keys)))
 
 
 def _emptying(value: Any) -> int:
@@ -254,7 +264,7 @@ def _order(fields: object) -> Order | None:
 # The readers of each question's parts.
 QUESTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     TAKE: (number, number, bool, _number_or_none, _number_or_none, _correlation, _wait),
-    COMMIT: (number, _keys, number, _runs, _order),
+    COMMIT: (number, _taken, number, _runs, _order),
     PUT_BACK: (_keys,),
     EMPTY: (number, _emptying, number, bool),
     QUEUE: (_queue,),
@@ -294,18 +304,13 @@ def failed(error: Exception) -> bytes:
 
 
 def answered(result: Any) -> bytes:
-    """Encode an answer: DONE with messages or other values, or FAILED. Raises ValueError above FRAME_MAX."""
+    """Encode an answer: DONE with messages or other values, or FAILED. Bytes are a value that is CBOR already. Raises
+    ValueError above FRAME_MAX."""
     if isinstance(result, Exception):
         return failed(result)
-    if result == RECEIVED:
-        return _received()
+    if isinstance(result, bytes):
+        return _in_frame(DONE_WITH + result)
     return frame(DONE, rows_of(result) if isinstance(result, list) else result)
-
-
-@functools.cache
-def _received() -> bytes:
-    """DONE for the usual commit of a consumer."""
-    return frame(DONE, RECEIVED)
 
 
 def rows_of(messages: Sequence[StoredMessage]) -> list[Any]:

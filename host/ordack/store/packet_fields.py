@@ -37,7 +37,8 @@ def identifier(source: bytes, message_id: int) -> bytes:
 
 
 # Of a MessagePropertiesHeader: LabelLength, MessageSize, ExtensionSize
-_SIZES = Struct("<xB30xI16xI")
+_sizes_at = Struct("<xB30xI16xI").unpack_from
+_FLAGS_AT, _TH = core.USER_FLAGS_AT, core.USER_TH  # looked up for each message
 # Of the message looked at last: its UserHeader.Flags and names as bytes, the flags, and the end of the names
 _latest: tuple[bytes | tuple[()], int, int] = (), 0, 0
 
@@ -46,17 +47,17 @@ def body_in(packet: bytes) -> slice | None:
     """Find the body without parsing all headers. None: the size of a header is unknown (wire.md 3)."""
     global _latest
     flags_and_names, flags, at = _latest
-    if not packet.startswith(flags_and_names, core.USER_FLAGS_AT):
-        flags = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
+    if not packet.startswith(flags_and_names, _FLAGS_AT):
+        flags = unpack_from("<I", packet, _FLAGS_AT)[0]
         if flags & core.USER_SH:
             return None
         at = names_end(packet, flags)
-        _latest = packet[core.USER_FLAGS_AT : at], flags, at
-    if flags & core.USER_TH:
+        _latest = packet[_FLAGS_AT:at], flags, at
+    if flags & _TH:
         if packet[at] & core.TX_CG:
             return None
         at += core.TRANSACTION_HEADER_SIZE
-    label, size, extension = _SIZES.unpack_from(packet, at)
+    label, size, extension = _sizes_at(packet, at)
     at += core.MESSAGE_PROPERTIES_HEADER_SIZE + 2 * label + extension
     return slice(at, at + size)
 
