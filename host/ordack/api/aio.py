@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack
 
@@ -47,6 +47,7 @@ class _Worker:
     def __init__(self, make: Callable[[], Client]) -> None:
         self._make = make
         self._thread = ThreadPoolExecutor(1, "ordack")
+        self._later: Future[object] | None = None
         self.is_open = True
         self.client: Client
 
@@ -95,7 +96,13 @@ class _Worker:
     def do_later(self, function: Callable[[], object]) -> None:
         """Call the function in the thread before all later calls. Its errors are ignored."""
         with contextlib.suppress(RuntimeError):  # the thread has ended and put its messages back
-            self._thread.submit(function)
+            self._later = self._thread.submit(function)
+
+    async def settled(self) -> None:
+        """Wait for the end of the last `do_later`."""
+        if self._later is not None:
+            await asyncio.wait([asyncio.wrap_future(self._later)])
+            self._later.exception()
 
     async def close(self) -> None:
         """Close the store."""
@@ -375,6 +382,8 @@ class AsyncClient:
         limit = self._long if long else self._short
         await limit.acquire()
         try:
+            for other in self._all:  # messages that it puts back are there again then
+                await other.settled()
             if self._idle:
                 return self._idle.pop()
             worker = _Worker(self._make)
