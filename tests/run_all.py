@@ -46,7 +46,7 @@ HOST = "tests/host"  # a quarter of all the work
 BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting than work
 PIPELINE = "tests/pipeline"
 # One Spark session for all of these: it needs 30 s of processor until it is quick. The others do without it.
-SESSION = "ingest", "reconcile"
+SESSION = "capture_source", "ingest", "reconcile"
 SPARK = [f"{PIPELINE}/test_{name}.py" for name in SESSION]
 OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, HOST, BOARDS, PIPELINE)]]
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it

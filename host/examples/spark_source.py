@@ -1,6 +1,9 @@
 """Exported messages in a Spark program of your own, as a batch and as a stream: segments are Parquet files.
 
-python3 spark_source.py SEGMENTS
+    python3 spark_source.py SEGMENTS
+
+The source "mqqb" reads the packets of captures: spark.read.format("mqqb").load("/captures"), in a session that
+ordack.pipeline.spark has made, or made it known to with register(spark).
 """
 
 import sys

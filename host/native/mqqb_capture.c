@@ -157,7 +157,9 @@ static inline int has_bytes(const mqqb_capture *c)
 /* Is there room for a row and its dictionary entries? */
 static inline int32_t ready(const mqqb_capture *c)
 {
-    if (c->rows == c->capacity || !has_bytes(c)) {
+    if (c->rows == c->capacity ||
+        (c->columns.label_text != NULL && c->columns.label_size - c->label_used < MQQB_CAPTURE_LABEL) ||
+        !has_bytes(c)) {
         return MQQB_CAPTURE_ROWS;
     }
     return has_room(&c->dictionary[0]) && has_room(&c->dictionary[1]) ? MQQB_CAPTURE_END_OF_FILE
@@ -201,6 +203,9 @@ static inline void end_row(mqqb_capture *c, uint32_t connection, uint32_t side, 
     if (c->columns.time != NULL) {
         c->columns.time[c->rows] = time;
     }
+    if (c->columns.label_end != NULL) {
+        c->columns.label_end[c->rows] = (int32_t)c->label_used;
+    }
     if (c->columns.packet_end != NULL) {
         c->columns.packet_end[c->rows] = (int64_t)c->packets_used;
     }
@@ -231,7 +236,70 @@ static void tell(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t k
     put(r, MQQB_SCAN_STATUS, status);
     put(r, MQQB_SCAN_TOTAL_SIZE, size);
     put(r, MQQB_SCAN_OFFSET, (uint32_t)d->offset);
+    if (c->columns.correlation_id != NULL) {
+        memset(c->columns.correlation_id + (size_t)20 * c->rows, 0, 20);
+    }
     end_row(c, connection, side, at->file, at->frame, at->time);
+}
+
+static inline uint8_t *put_utf8(uint8_t *out, uint32_t x)
+{
+    if (x < 0x80) {
+        *out++ = (uint8_t)x;
+        return out;
+    }
+    if (x < 0x800) {
+        *out++ = (uint8_t)(0xC0 | x >> 6);
+    } else {
+        if (x < 0x10000) {
+            *out++ = (uint8_t)(0xE0 | x >> 12);
+        } else {
+            *out++ = (uint8_t)(0xF0 | x >> 18);
+            *out++ = (uint8_t)(0x80 | (x >> 12 & 0x3F));
+        }
+        *out++ = (uint8_t)(0x80 | (x >> 6 & 0x3F));
+    }
+    *out++ = (uint8_t)(0x80 | (x & 0x3F));
+    return out;
+}
+
+/* A label, without its NUL. */
+static void put_label(mqqb_capture *c, const uint8_t *text, uint32_t length)
+{
+    uint8_t *const begin = c->columns.label_text + c->label_used;
+    uint8_t *out = begin;
+
+    while (length-- > 0) {
+        uint32_t x = le16(text);
+        text += 2;
+        if ((x & 0xF800) == 0xD800) {
+            if ((x & 0x0400) == 0 && length > 0 && (le16(text) & 0xFC00) == 0xDC00) {
+                x = 0x10000 + ((x & 0x3FF) << 10 | (le16(text) & 0x3FF));
+                text += 2;
+                length--;
+            } else {
+                x = 0xFFFD;
+            }
+        }
+        out = put_utf8(out, x);
+    }
+    c->label_used += (uint64_t)(out - begin);
+}
+
+/* AQ or RQ, at w. */
+static void put_name(mqqb_capture *c, row *r, unsigned column, walk *w, uint32_t selector)
+{
+    const uint8_t *const name = here(w);
+    uint32_t last = 0;
+    uint64_t size;
+
+    (void)pass_name(w, selector);
+    size = (uint64_t)(here(w) - name);
+    if (selector == 7) {
+        put(r, column, code_of(&c->dictionary[1], &last, selector, name + 2, le16(name)));
+    } else if (selector != 0) {
+        put(r, column, code_of(&c->dictionary[1], &last, selector, name, size));
+    }
 }
 
 static void put_guid(mqqb_capture *c, row *r, unsigned column, uint32_t *last, const uint8_t *guid)
@@ -242,17 +310,58 @@ static void put_guid(mqqb_capture *c, row *r, unsigned column, uint32_t *last, c
 /* Fill the columns that mqqb_scan leaves out. The packet is well formed. */
 static void put_details(mqqb_capture *c, mqqb_capture_direction *d, const uint8_t *packet, row *r)
 {
+    const uint32_t kind = r[MQQB_SCAN_KIND * BLOCK];
+    const uint32_t user_flags = r[MQQB_SCAN_USER_FLAGS * BLOCK];
+    const uint8_t *const in = packet + r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK];
+    walk w = {packet, MQQB_USER_END + (uint64_t)r[MQQB_SCAN_DESTINATION_SIZE * BLOCK], r[MQQB_SCAN_TOTAL_SIZE * BLOCK]};
     uint32_t last = 0;
 
-    if (r[MQQB_SCAN_KIND * BLOCK] == MQQB_KIND_ESTABLISH_CONNECTION) {
+    if (kind == MQQB_KIND_SESSION_ACK) {
+        return;
+    }
+    if (kind == MQQB_KIND_ESTABLISH_CONNECTION) {
         put_guid(c, r, MQQB_CAPTURE_CLIENT_GUID, &last, packet + MQQB_ESTABLISH_CLIENT_GUID_AT);
         put_guid(c, r, MQQB_CAPTURE_SERVER_GUID, &last, packet + MQQB_ESTABLISH_SERVER_GUID_AT);
-    } else if (r[MQQB_SCAN_SOURCE_OFFSET * BLOCK] != 0) {
-        put_guid(c, r, MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS, &d->code[3], packet + MQQB_USER_QUEUE_MANAGER_ADDRESS_AT);
-        if (c->columns.column[MQQB_CAPTURE_BODY_CRC] != NULL) {
-            put(r, MQQB_CAPTURE_BODY_CRC,
-                mqqb_crc32(0, packet + r[MQQB_SCAN_BODY_OFFSET * BLOCK], r[MQQB_SCAN_BODY_SIZE * BLOCK]));
+        put(r, MQQB_CAPTURE_TIME_STAMP, le32(packet + MQQB_ESTABLISH_TIME_STAMP_AT));
+        put(r, MQQB_CAPTURE_OPERATING_SYSTEM, le16(packet + MQQB_ESTABLISH_OPERATING_SYSTEM_AT));
+        return;
+    }
+    if (kind == MQQB_KIND_CONNECTION_PARAMETERS) {
+        put(r, MQQB_CAPTURE_RECOVERABLE_ACK_TIMEOUT, le32(packet + MQQB_PARAMETERS_RECOVERABLE_ACK_TIMEOUT_AT));
+        put(r, MQQB_CAPTURE_ACK_TIMEOUT, le32(packet + MQQB_PARAMETERS_ACK_TIMEOUT_AT));
+        put(r, MQQB_CAPTURE_PARAMETERS_WINDOW_SIZE, le16(packet + MQQB_PARAMETERS_WINDOW_SIZE_AT));
+        return;
+    }
+    put_guid(c, r, MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS, &d->code[3], packet + MQQB_USER_QUEUE_MANAGER_ADDRESS_AT);
+    put_name(c, r, MQQB_CAPTURE_ADMINISTRATION_QUEUE, &w, user_flags >> 13 & 7);
+    put_name(c, r, MQQB_CAPTURE_RESPONSE_QUEUE, &w, user_flags >> 16 & 7);
+    w.cursor += (user_flags & MQQB_USER_CQ) != 0 ? 16 : 0;
+    if ((user_flags & MQQB_USER_TH) != 0) {
+        if ((here(&w)[MQQB_TX_FLAGS_IN_PART] & MQQB_TX_CG) != 0) {
+            put_guid(c, r, MQQB_CAPTURE_CONNECTOR_QUEUE_MANAGER, &last, here(&w) + MQQB_TRANSACTION_HEADER_SIZE);
+            w.cursor += 16;
         }
+        w.cursor += MQQB_TRANSACTION_HEADER_SIZE;
+    }
+    if ((user_flags & MQQB_USER_SH) != 0) {
+        const uint8_t *const security = here(&w);
+        put(r, MQQB_CAPTURE_SECURITY_FLAGS, le16(security + MQQB_SECURITY_FLAGS_IN_PART));
+        put(r, MQQB_CAPTURE_SENDER_ID_SIZE, le16(security + MQQB_SECURITY_SENDER_ID_SIZE_IN_PART));
+        put(r, MQQB_CAPTURE_ENCRYPTION_KEY_SIZE, le16(security + MQQB_SECURITY_ENCRYPTION_KEY_SIZE_IN_PART));
+        put(r, MQQB_CAPTURE_SIGNATURE_SIZE, le16(security + MQQB_SECURITY_SIGNATURE_SIZE_IN_PART));
+        put(r, MQQB_CAPTURE_SENDER_CERT_SIZE, le32(security + MQQB_SECURITY_SENDER_CERT_SIZE_IN_PART));
+        put(r, MQQB_CAPTURE_PROVIDER_INFO_SIZE, le32(security + MQQB_SECURITY_PROVIDER_INFO_SIZE_IN_PART));
+    }
+    put(r, MQQB_CAPTURE_BODY_TYPE, le32(in + MQQB_PROPERTIES_BODY_TYPE_IN_PART));
+    put(r, MQQB_CAPTURE_APPLICATION_TAG, le32(in + MQQB_PROPERTIES_APPLICATION_TAG_IN_PART));
+    put(r, MQQB_CAPTURE_ALLOCATION_BODY_SIZE, le32(in + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_IN_PART));
+    put(r, MQQB_CAPTURE_PRIVACY_LEVEL, le32(in + MQQB_PROPERTIES_PRIVACY_LEVEL_IN_PART));
+    put(r, MQQB_CAPTURE_HASH_ALGORITHM, le32(in + MQQB_PROPERTIES_HASH_ALGORITHM_IN_PART));
+    put(r, MQQB_CAPTURE_ENCRYPTION_ALGORITHM, le32(in + MQQB_PROPERTIES_ENCRYPTION_ALGORITHM_IN_PART));
+    put(r, MQQB_CAPTURE_EXTENSION_SIZE, le32(in + MQQB_PROPERTIES_EXTENSION_SIZE_IN_PART));
+    if (c->columns.column[MQQB_CAPTURE_BODY_CRC] != NULL) {
+        put(r, MQQB_CAPTURE_BODY_CRC,
+            mqqb_crc32(0, packet + r[MQQB_SCAN_BODY_OFFSET * BLOCK], r[MQQB_SCAN_BODY_SIZE * BLOCK]));
     }
 }
 
@@ -299,6 +408,17 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
         }
         if (r[MQQB_SCAN_ACK_SOURCE_OFFSET * BLOCK] != 0) {
             put_guid(c, r, MQQB_CAPTURE_ACK_SOURCE, &d->code[2], packet + r[MQQB_SCAN_ACK_SOURCE_OFFSET * BLOCK]);
+        }
+        if (c->columns.label_text != NULL && r[MQQB_SCAN_LABEL_LENGTH * BLOCK] != 0) {
+            put_label(c, packet + r[MQQB_SCAN_LABEL_OFFSET * BLOCK], r[MQQB_SCAN_LABEL_LENGTH * BLOCK] - 1);
+        }
+    }
+    if (c->columns.correlation_id != NULL) {
+        uint8_t *const out = c->columns.correlation_id + (size_t)20 * c->rows;
+        if (r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK] != 0) {
+            memcpy(out, packet + r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK] + MQQB_PROPERTIES_CORRELATION_ID_IN_PART, 20);
+        } else {
+            memset(out, 0, 20);
         }
     }
     if (c->details != 0 && status == MQQB_OK) {
@@ -982,7 +1102,7 @@ static int32_t answer(mqqb_capture *c, int32_t status)
     flush(c);
     if (status == MQQB_CAPTURE_ROWS) {
         c->flushed = 0;
-        c->packets_used = 0;
+        c->label_used = c->packets_used = 0;
     }
     return status;
 }
@@ -991,7 +1111,7 @@ static void begin_call(mqqb_capture *c)
 {
     if (c->rows == 0) {
         c->flushed = 0;
-        c->packets_used = 0;
+        c->label_used = c->packets_used = 0;
     }
     c->details = c->columns.column[MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS] != NULL;
     for (unsigned i = MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS; i < MQQB_CAPTURE_COLUMNS; i++) {

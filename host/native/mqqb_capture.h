@@ -48,17 +48,42 @@ enum {
     MQQB_CAPTURE_DESTINATION_QUEUE,    /* dictionary 1 */
     MQQB_CAPTURE_ACK_SOURCE,           /* FinalAck: SourceGUID, dictionary 0 */
 
-    MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS, /* this and the following: filled only if one is wanted. Dictionary 0 */
-    MQQB_CAPTURE_BODY_CRC,              /* filled only if wanted */
-    MQQB_CAPTURE_CLIENT_GUID,           /* EstablishConnection, dictionary 0 */
-    MQQB_CAPTURE_SERVER_GUID,           /* EstablishConnection, dictionary 0 */
+    MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS,   /* this and the following: filled only if one is wanted. Dictionary 0 */
+    MQQB_CAPTURE_ADMINISTRATION_QUEUE,    /* dictionary 1 */
+    MQQB_CAPTURE_RESPONSE_QUEUE,          /* dictionary 1 */
+    MQQB_CAPTURE_CONNECTOR_QUEUE_MANAGER, /* dictionary 0 */
+    MQQB_CAPTURE_SECURITY_FLAGS,
+    MQQB_CAPTURE_SENDER_ID_SIZE,
+    MQQB_CAPTURE_ENCRYPTION_KEY_SIZE,
+    MQQB_CAPTURE_SIGNATURE_SIZE,
+    MQQB_CAPTURE_SENDER_CERT_SIZE,
+    MQQB_CAPTURE_PROVIDER_INFO_SIZE,
+    MQQB_CAPTURE_BODY_TYPE,
+    MQQB_CAPTURE_APPLICATION_TAG,
+    MQQB_CAPTURE_ALLOCATION_BODY_SIZE,
+    MQQB_CAPTURE_PRIVACY_LEVEL,
+    MQQB_CAPTURE_HASH_ALGORITHM,
+    MQQB_CAPTURE_ENCRYPTION_ALGORITHM,
+    MQQB_CAPTURE_EXTENSION_SIZE,
+    MQQB_CAPTURE_BODY_CRC,                /* filled only if wanted */
+    MQQB_CAPTURE_CLIENT_GUID,             /* EstablishConnection, dictionary 0 */
+    MQQB_CAPTURE_SERVER_GUID,             /* EstablishConnection, dictionary 0 */
+    MQQB_CAPTURE_TIME_STAMP,              /* EstablishConnection */
+    MQQB_CAPTURE_OPERATING_SYSTEM,        /* EstablishConnection */
+    MQQB_CAPTURE_RECOVERABLE_ACK_TIMEOUT, /* ConnectionParameters, ms */
+    MQQB_CAPTURE_ACK_TIMEOUT,             /* ConnectionParameters, ms */
+    MQQB_CAPTURE_PARAMETERS_WINDOW_SIZE,  /* ConnectionParameters */
     MQQB_CAPTURE_COLUMNS
 };
 
 /* Arrays of at least mqqb_capture.capacity rows, or NULL if not wanted. */
 typedef struct {
     uint32_t *column[MQQB_CAPTURE_COLUMNS];
-    int64_t *time;       /* of MQQB_CAPTURE_FRAME, ns since 1970 */
+    int64_t *time;           /* of MQQB_CAPTURE_FRAME, ns since 1970 */
+    uint8_t *correlation_id; /* 20 bytes a row */
+    int32_t *label_end;      /* end of the row's label in label_text, behind the label of the row before */
+    uint8_t *label_text;     /* UTF-8; U+FFFD for a lone surrogate; label_size bytes, at least MQQB_CAPTURE_LABEL */
+    size_t label_size;
     int64_t *packet_end; /* end of the row's packet in packets, behind the packet of the row before */
     /* The bytes of packets: whole ones, or 16 of one with unknown end; packets_size bytes, at least
      * MQQB_CAPTURE_SCRATCH. Time and frame of MQQB_KIND_HOLE and MQQB_KIND_END are then those of an incomplete
@@ -68,6 +93,7 @@ typedef struct {
 } mqqb_capture_columns;
 
 enum {
+    MQQB_CAPTURE_LABEL = 750,         /* bytes of the longest label */
     MQQB_CAPTURE_SCRATCH = 0x400010,  /* bytes of the longest packet */
     MQQB_CAPTURE_NAMES = 0x80000,     /* free bytes of a dictionary needed before a packet is read */
     MQQB_CAPTURE_CUT = 1 << 30,       /* instead of a link type: the frame's headers are truncated */
@@ -172,7 +198,7 @@ typedef struct {
     uint32_t active, drain_first, finished;
     uint32_t details, flushed;
     uint32_t unread_link; /* the link type of the first unread frame, MQQB_CAPTURE_CUT or MQQB_CAPTURE_WRAPPED */
-    uint64_t next, packets_used;
+    uint64_t next, label_used, packets_used;
     int64_t latest; /* the greatest time of the file */
     uint64_t key, managers[2];
     int64_t time;

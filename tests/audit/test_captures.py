@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -273,35 +274,69 @@ def parsed(raw: bytes) -> dict[str, Any] | None:
     except core.Malformed:
         return None
     if isinstance(packet, handshake.EstablishConnection):
-        return {"client_guid": bytes(packet.header.client_guid), "server_guid": bytes(packet.header.server_guid)}
-    if isinstance(packet, (handshake.ConnectionParameters, handshake.SessionAck)):
+        header = packet.header
+        return {"client_guid": bytes(header.client_guid), "server_guid": bytes(header.server_guid),
+                "time_stamp": header.time_stamp, "operating_system": header.operating_system}  # fmt: skip
+    if isinstance(packet, handshake.ConnectionParameters):
+        return {"recoverable_ack_timeout": packet.header.recoverable_ack_timeout,
+                "ack_timeout": packet.header.ack_timeout,
+                "parameters_window_size": packet.header.window_size}  # fmt: skip
+    if isinstance(packet, handshake.SessionAck):
         return {}
     message = packet.message if isinstance(packet, (connection.OrderAck, headers.FinalAck)) else packet
+    user, properties = message.user, message.properties
     found = {
-        "source_queue_manager": bytes(message.user.source_queue_manager),
-        "queue_manager_address": bytes(message.user.queue_manager_address),
-        "destination_queue": wire_name(message.user.destination_queue),
+        "source_queue_manager": bytes(user.source_queue_manager),
+        "queue_manager_address": bytes(user.queue_manager_address),
+        "destination_queue": wire_name(user.destination_queue),
+        "administration_queue": wire_name(user.admin_queue),
+        "response_queue": wire_name(user.response_queue),
+        "label": properties.label.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"),
+        "correlation_id": bytes(properties.correlation_id),
     }
+    for name in ("body_type", "application_tag", "allocation_body_size", "privacy_level", "hash_algorithm",
+                 "encryption_algorithm", "extension_size"):  # fmt: skip
+        found[name] = getattr(properties, name)
+    if message.transaction is not None and message.transaction.connector_qm_guid is not None:
+        found["connector_queue_manager"] = bytes(message.transaction.connector_qm_guid)
+    if message.security is not None:
+        found["security_flags"] = message.security.flags
+        for name in columnar.DETAIL_COLUMNS[5:10]:
+            found[name] = getattr(message.security, name)
     if isinstance(packet, headers.FinalAck):
         found["ack_source"] = bytes(packet.body.source_guid)
     return found
 
 
+GUIDS = {"source_queue_manager", "queue_manager_address", "connector_queue_manager", "client_guid", "server_guid",
+         "ack_source"}  # fmt: skip
+QUEUES = {"destination_queue", "administration_queue", "response_queue"}
+
+
 def details(raw: bytes, folder: Path) -> dict[str, Any]:
     """The same of the one packet in a capture; what is 0 or empty left out."""
     frames = [there(-1, flags=SYN, ack=0), *(there(at, raw[at : at + 9000]) for at in range(0, len(raw), 9000))]
-    (batch,) = columnar.batches(put(folder, [pcap(frames)]), columns=columnar.COLUMNS)
+    (batch,) = columnar.batches(put(folder, [pcap(frames)]), columns=columnar.COLUMNS, labels=True, correlations=True)
+    assert batch.label_end is not None
+    assert batch.label_text is not None
+    assert batch.correlation_id is not None
     row = batch["kind"].tolist().index(min(batch["kind"].tolist()))
     begin, size = int(batch["body_offset"][row]), int(batch["body_size"][row])
     assert batch["body_crc"][row] == zlib.crc32(raw[begin : begin + size])
-    codes = {
-        name: int(batch[name][row])
-        for name in ("source_queue_manager", "queue_manager_address", "ack_source", "client_guid", "server_guid")
-    }
-    found = {name: batch.decoder.queue_manager(code) for name, code in codes.items() if code}
-    if batch["destination_queue"][row]:
-        found["destination_queue"] = batch.decoder.queue(int(batch["destination_queue"][row])).raw
-    return {name: value for name, value in found.items() if value != bytes(16)}
+    found: dict[str, Any] = {}
+    for name in (*{*columnar.DETAIL_COLUMNS} - {"body_crc"}, "source_queue_manager", "destination_queue", "ack_source"):
+        value = int(batch[name][row])
+        if value and name in GUIDS:
+            found[name] = batch.decoder.queue_manager(value)
+        elif value and name in QUEUES:
+            found[name] = batch.decoder.queue(value).raw
+        elif value:
+            found[name] = value
+    first, last = batch.label_end[row : row + 2].tolist()
+    found["label"] = batch.label_text[first:last].tobytes().decode()
+    found["correlation_id"] = batch.correlation_id[row].tobytes()
+    assert not batch.correlation_id[0].any()
+    return {name: value for name, value in found.items() if value and value != bytes(20)}
 
 
 @settings(max_examples=150)
@@ -310,7 +345,7 @@ def test_detail_columns_match_twin_parser(raw: bytes, tmp_path_factory: pytest.T
     wanted = parsed(raw)
     found = details(raw, tmp_path_factory.mktemp("details"))
     if wanted is not None:
-        assert found == {name: value for name, value in wanted.items() if value and value != bytes(16)}
+        assert found == {name: value for name, value in wanted.items() if value and value != bytes(20)}
 
 
 def test_most_generated_packets_are_well_formed() -> None:
@@ -333,9 +368,18 @@ def test_most_generated_packets_are_well_formed() -> None:
         assert bits & bit
 
 
+@pytest.mark.parametrize("label", ["", "é", "ൠ", "😀x", "\ud800", "a\udc00b", "\ud800\ud800", "x" * 249, "ൠ" * 249])
+def test_labels_are_utf_8(label: str, tmp_path: Path) -> None:
+    raw = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"", label=label))
+    assert details(raw, tmp_path).get("label", "") == label.encode("utf-16-le", "surrogatepass").decode(
+        "utf-16-le", "replace"
+    )
+
+
 def test_everything_in_one_message(tmp_path: Path) -> None:
     found = details(FULL, tmp_path)
-    assert found == {name: value for name, value in (parsed(FULL) or {}).items() if value and value != bytes(16)}
+    assert found == {name: value for name, value in (parsed(FULL) or {}).items() if value and value != bytes(20)}
+    assert {"connector_queue_manager", "sender_id_size", "provider_info_size", "extension_size"} <= set(found)
 
 
 def test_names_as_text() -> None:

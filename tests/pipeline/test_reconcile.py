@@ -116,7 +116,7 @@ class World:
         write_deltalake(self.table, pa.Table.from_pylist([row], SCHEMA), mode="append")
 
     def compared(self, spark: SparkSession) -> Compared:
-        return compare(spark, [str(self.capture)], Folders([str(self.segments)]), str(self.table))
+        return compare(spark, str(self.capture), Folders([str(self.segments)]), str(self.table))
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def test_reconcile_reports_unusable_inputs(
     capture, segments, table = (str(path) for path in (world.capture, world.segments, world.table))
     others = make_folder(tmp_path / "others", queue_manager=guids.guid_text(STRANGER))
     write_rows(others, 1, [stored(1)])
-    assert compare(spark, [capture], Folders([str(others)]), table).messages.where("ours").isEmpty()
+    assert compare(spark, capture, Folders([str(others)]), table).messages.where("ours").isEmpty()
     for words, text in (
         ((f"{tmp_path}/none.pcap", segments, table), "No such file"),
         ((segments, segments, table), "there are no pcap or pcapng files"),
@@ -354,7 +354,7 @@ def test_reconcile_matches_serve_capture_export_and_ingest(spark: SparkSession, 
     assert (follow.returncode, sender.stop()[0], receiver.stop()[0]) == (0, 0, 0)
     table = tmp_path / "table"
     load(Job([str(segments)], str(table))).run(False)
-    result = collect(compare(spark, [str(capture)], Folders([str(segments)]), str(table)), {})
+    result = collect(compare(spark, str(capture), Folders([str(segments)]), str(table)), {})
     assert (found(result), result.verdict) == ({}, "reconciled")
     assert result.totals.pop("stored_meanwhile") > 0
     assert result.totals == {"captured": 20, "acknowledged": 20, "in_segments": 20, "in_table": 20}

@@ -54,6 +54,7 @@ def test_local_spark_sets_partitions_per_core_by_default(
     made = SimpleNamespace(
         sparkContext=SimpleNamespace(getConf=lambda: said, defaultParallelism=3, master="local[3]"),
         conf=SimpleNamespace(set=told.__setitem__),
+        dataSource=SimpleNamespace(register=lambda _: None),
     )
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: made)

@@ -144,6 +144,9 @@ static inline size_t put_tcp(uint8_t *out, int six, int side, uint32_t port, uin
 typedef struct {
     uint32_t column[MQQB_CAPTURE_COLUMNS][ROWS_MAX + 16];
     int64_t time[ROWS_MAX + 16];
+    uint8_t correlation_id[ROWS_MAX + 16][20];
+    int32_t label_end[ROWS_MAX + 16];
+    uint8_t label_text[MQQB_CAPTURE_LABEL + 20];
     int64_t packet_end[ROWS_MAX + 16];
     uint8_t packets[MQQB_CAPTURE_SCRATCH + 800]; /* of the last rows */
     uint32_t rows;
@@ -205,6 +208,8 @@ static inline void clear(reading *r)
         memset(r->column[i], 0, rows * sizeof *r->column[i]);
     }
     memset(r->time, 0, rows * sizeof *r->time);
+    memset(r->correlation_id, 0, rows * sizeof *r->correlation_id);
+    memset(r->label_end, 0, rows * sizeof *r->label_end);
     memset(r->packet_end, 0, rows * sizeof *r->packet_end);
     memset(&r->rows, 0, sizeof *r - offsetof(reading, rows));
 }
@@ -217,6 +222,10 @@ static inline void read_rows(reading *r, mqqb_capture_columns *columns)
         c->columns.column[i] = columns->column[i] == NULL ? NULL : r->column[i] + r->rows;
     }
     c->columns.time = columns->time == NULL ? NULL : r->time + r->rows;
+    c->columns.correlation_id = columns->correlation_id == NULL ? NULL : r->correlation_id[r->rows];
+    c->columns.label_end = columns->label_end == NULL ? NULL : r->label_end + r->rows;
+    c->columns.label_text = columns->label_text;
+    c->columns.label_size = sizeof r->label_text;
     c->columns.packet_end = columns->packet_end == NULL ? NULL : r->packet_end + r->rows;
     c->columns.packets = columns->packets;
     c->columns.packets_size = sizeof r->packets;
@@ -256,6 +265,9 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
     }
     if (all_columns == 1) {
         columns.time = r->time;
+        columns.correlation_id = r->correlation_id[0];
+        columns.label_end = r->label_end;
+        columns.label_text = r->label_text;
         columns.packet_end = r->packet_end;
         columns.packets = r->packets;
     }

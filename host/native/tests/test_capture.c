@@ -580,6 +580,7 @@ static void test_all_columns(void)
                  .extension_size = 3,
                  .body_size = 36};
     uint8_t body[36] = {0};
+    layout at;
     size_t size;
 
     clock_ms = 0;
@@ -589,17 +590,17 @@ static void test_all_columns(void)
     memset(body + 16, 0xB2, 16);
     m.body = body;
     memset(stream, 0, 2048);
-    size = put_message(stream, &m, NULL);
+    size = put_message(stream, &m, &at);
+    memset(stream + at.connector + 16 + 20, 0xD4, 16);
+    memset(stream + at.properties + 4, 0x77, 20);
+    le(stream + at.properties + 24, 8, 4);
+    le(stream + at.properties + 28, 99, 4);
     size += put_internal(stream + size, 1);
     size += put_internal(stream + size, 2);
     size += put_internal(stream + size, 3);
     m.user_flags = DM_RECOVERABLE | 2u << 13;
     m.base_flags = 0;
     m.label = NULL;
-    memset(stream + size, 0, 2048);
-    size += put_message(stream + size, &m, NULL);
-    m.user_flags = DQ_DIRECT | DM_RECOVERABLE;
-    m.name = "\x04";
     memset(stream + size, 0, 2048);
     size += put_message(stream + size, &m, NULL);
     m.user_flags = DQ_PUBLIC | TH;
@@ -612,30 +613,99 @@ static void test_all_columns(void)
     stream[4] = 0;
     say(0, (uint32_t)size, 0, ACK, stream, 100);
     read_files(r, &f, 1, 0, 1, 1);
-    CHECK_KINDS(0, "863124440A");
+    CHECK_KINDS(0, "86312440A");
     i = 1;
     CHECK_EQ(K(SOURCE_QUEUE_MANAGER)[i], 1);
     CHECK_EQ(K(ACK_SOURCE)[i], 2);
     CHECK_EQ(K(QUEUE_MANAGER_ADDRESS)[i], 2);
+    CHECK_EQ(K(CONNECTOR_QUEUE_MANAGER)[i], 3);
     CHECK_EQ(K(DESTINATION_QUEUE)[i], 1);
+    CHECK_EQ(K(ADMINISTRATION_QUEUE)[i], 2);
+    CHECK_EQ(K(RESPONSE_QUEUE)[i], 3);
+    CHECK_EQ(K(SENDER_ID_SIZE)[i], 28);
+    CHECK_EQ(K(PROVIDER_INFO_SIZE)[i], 8);
+    CHECK_EQ(K(BODY_TYPE)[i], 8);
+    CHECK_EQ(K(APPLICATION_TAG)[i], 99);
+    CHECK_EQ(K(EXTENSION_SIZE)[i], 3);
     CHECK_EQ(K(BODY_CRC)[i], mqqb_crc32(0, body, sizeof body));
     CHECK_EQ(K(BODY_CRC)[0], 0);
+    CHECK_EQ(r->correlation_id[i][19], 0x77);
+    CHECK_EQ(r->correlation_id[0][19], 0);
+    CHECK_EQ(r->label_end[0], 0);
+    CHECK_EQ(r->label_end[i], 15);
+    CHECK_BYTES(r->label_text, "QM Ordering Ack", 15);
     CHECK_EQ(K(CLIENT_GUID)[3], 1);
     CHECK(K(SERVER_GUID)[3] > 0);
+    CHECK_EQ(K(OPERATING_SYSTEM)[3], 0x0310);
+    CHECK_EQ(K(ACK_TIMEOUT)[4], 120000);
     CHECK_EQ(K(DESTINATION_QUEUE)[5], 0);
-    CHECK_EQ(K(DESTINATION_QUEUE)[6], 2); /* the same bytes as the first, but another selector */
-    CHECK_EQ(K(DESTINATION_QUEUE)[7], 3);
+    CHECK_EQ(K(ADMINISTRATION_QUEUE)[5], 4); /* the same bytes as the destination of the first, but another selector */
+    CHECK_EQ(K(DESTINATION_QUEUE)[6], 5);
     CHECK_EQ(r->time[1], 1700000000000005000);
     read_files(r, &f, 1, 0, 1, 0);
     CHECK_EQ(K(ACK_SOURCE)[i], 2);
-    CHECK_EQ(K(BODY_CRC)[i], 0);
+    CHECK_EQ(K(BODY_TYPE)[i], 0);
     read_files(r, &f, 1, 0, 1, 2); /* the source is not wanted, nor has it a code */
     CHECK_EQ(K(SOURCE_QUEUE_MANAGER)[i], 0);
     CHECK_EQ(K(DESTINATION_QUEUE)[i], 1);
     CHECK(K(QUEUE_MANAGER_ADDRESS)[i] > 0);
     read_files(r, &f, 1, 0, 1, 3); /* the destination is not */
     CHECK_EQ(K(DESTINATION_QUEUE)[i], 0);
+    CHECK_EQ(K(ADMINISTRATION_QUEUE)[i], 1);
     CHECK_EQ(K(SOURCE_QUEUE_MANAGER)[i], 1);
+}
+
+static void test_labels(void)
+{
+    static const struct {
+        uint16_t in[4];
+        const char *out;
+    } cases[] = {
+        {{'a', 0x7F, 0x80, 0x7FF}, "a\x7F\xC2\x80\xDF\xBF"},
+        {{0x800, 0xFFFF, 'b', 'c'},
+         "\xE0\xA0\x80\xEF\xBF\xBF"
+         "bc"},
+        {{0xD83D, 0xDE00, 'b', 'c'},
+         "\xF0\x9F\x98\x80"
+         "bc"},
+        {{0xD83D, 'b', 0xDE00, 'c'},
+         "\xEF\xBF\xBD"
+         "b\xEF\xBF\xBD"
+         "c"},
+        {{'a', 'b', 'c', 0xD83D}, "abc\xEF\xBF\xBD"},
+        {{0xDE00, 0xDE01, 'b', 'c'},
+         "\xEF\xBF\xBD\xEF\xBF\xBD"
+         "bc"},
+    };
+    const message m = {.user_flags = DM_RECOVERABLE, .label = "....", .body_size = 4};
+
+    for (unsigned i = 0; i < LENGTH(cases); i++) {
+        layout at;
+        size_t size;
+        memset(stream, 0, 2048);
+        size = put_message(stream, &m, &at);
+        for (unsigned j = 0; j < 4; j++) {
+            le(stream + at.label + 2 * j, cases[i].in[j], 2);
+        }
+        opening();
+        say(0, 0, 0, ACK, stream, size);
+        read_files(r, &f, 1, 0, 1, 1);
+        CHECK_EQ(r->label_end[1], strlen(cases[i].out));
+        CHECK_BYTES(r->label_text, cases[i].out, strlen(cases[i].out));
+    }
+
+    { /* no room for the label of the second in the same frame */
+        const message long_one = {.user_flags = DM_RECOVERABLE, .label = "what the third press says", .body_size = 4};
+        size_t size;
+        memset(stream, 0, 2048);
+        size = put_message(stream, &long_one, NULL);
+        size += put_message(stream + size, &long_one, NULL);
+        opening();
+        say(0, 0, 0, ACK, stream, size);
+        read_files(r, &f, 1, 0, 1, 1);
+        CHECK_KINDS(0, "844A");
+        CHECK_BYTES(r->label_text, long_one.label, strlen(long_one.label));
+    }
 }
 
 /* More of everything than the tables have; each row once, whatever is full when. */
@@ -1247,6 +1317,7 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_conversations);
     RUN("mqqb_capture.h", test_a_gap_larger_than_a_window);
     RUN("wire.md 2.2 2.4 2.5 5", test_all_columns);
+    RUN("B-431", test_labels);
     RUN("mqqb_capture.h", test_tables_that_are_full);
     RUN("mqqb_capture.h", test_parts);
     RUN("mqqb_capture.h", test_routed);

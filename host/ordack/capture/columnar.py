@@ -30,6 +30,8 @@ DETAIL_COLUMNS = _columns("MQQB_CAPTURE_", lib.MQQB_CAPTURE_QUEUE_MANAGER_ADDRES
 COLUMNS = SCAN_COLUMNS + PLACE_COLUMNS + DETAIL_COLUMNS
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 
+_LABEL_BYTES = 64  # average label; longer ones end a batch early
+
 
 class PacketQueue(NamedTuple):
     """A queue as named in packets: selector of UserHeader.Flags.DQ, bytes of the name, format name as text.
@@ -237,15 +239,18 @@ class Decoder(Tables):
         self.latest = -1
         self._merge = Merge()
 
-    def batches(self, rows: int, columns: Sequence[str]) -> Iterator["PacketColumns"]:
+    def batches(
+        self, rows: int, columns: Sequence[str], *, labels: bool = False, correlations: bool = False
+    ) -> Iterator["PacketColumns"]:
         """Yield the packets of all paths. Call it once.
 
-        rows: maximum of a batch, at least 16. columns: names of columns.
+        rows: maximum of a batch, at least 16. columns: names of columns. labels, correlations: add labels as text, and
+        CorrelationIDs.
         """
         self._read = len(self.paths)
         pointers = ffi.new("uint8_t *[]", self._read + 1)
         self.c.files = ffi.cast("const uint8_t *const *", pointers)
-        tables = [_Table(rows, columns) for _ in range(2)]
+        tables = [_Table(rows, columns, labels, correlations) for _ in range(2)]
         reader = _BatchReader(self, tables, rows)
         for order in self._ordered(pointers):
             yield from reader.read(order)
@@ -397,7 +402,8 @@ class PacketColumns:
     """Rows in the order in which packets become complete. All arrays have `rows` items.
 
     columns: {MQQB_SCAN_* or MQQB_CAPTURE_* name in lower case: uint32 array}. time: int64, ns since 1970. pointers:
-    `mqqb_capture_columns *` of the arrays, for C. The batch after the next reuses the arrays: copy lasting data.
+    `mqqb_capture_columns *` of the arrays, for C. Optional: label_end (int32, rows + 1 items), label_text (UTF-8
+    bytes), correlation_id (20 bytes a row). The batch after the next reuses the arrays: copy lasting data.
     """
 
     rows: int
@@ -405,6 +411,9 @@ class PacketColumns:
     time: NDArray[np.int64]
     pointers: Any
     decoder: Decoder
+    label_end: NDArray[np.int32] | None = None
+    label_text: NDArray[np.uint8] | None = None
+    correlation_id: NDArray[np.uint8] | None = None
 
     def __getitem__(self, name: str) -> Words:
         return self.columns[name]
@@ -448,16 +457,25 @@ class _BatchReader:
 class _Table:
     """Memory for the rows of one batch."""
 
-    def __init__(self, rows: int, columns: Sequence[str]) -> None:
+    def __init__(self, rows: int, columns: Sequence[str], labels: bool = False, correlations: bool = False) -> None:
         # Columns a multiple of 4 KiB apart would share cache lines.
         stride = (rows + 15) // 16 * 16 + 16
         self._words = np.empty((len(columns), stride), np.uint32)
         self._time = np.empty(rows, np.int64)
+        self._label_end = np.zeros(rows + 1, np.int32) if labels else None
+        self._label_text = np.empty(rows * _LABEL_BYTES + lib.MQQB_CAPTURE_LABEL, np.uint8) if labels else None
+        self._correlation_id = np.empty((rows, 20), np.uint8) if correlations else None
         self._names = columns
         self.pointers = ffi.new("mqqb_capture_columns *")
         for name, words in zip(columns, self._words, strict=True):
             self.pointers.column[_NUMBERS[name]] = ffi.from_buffer("uint32_t[]", words)
         self.pointers.time = ffi.from_buffer("int64_t[]", self._time)
+        if self._label_end is not None and self._label_text is not None:
+            self.pointers.label_end = ffi.from_buffer("int32_t[]", self._label_end) + 1
+            self.pointers.label_text = ffi.from_buffer("uint8_t[]", self._label_text)
+            self.pointers.label_size = len(self._label_text)
+        if self._correlation_id is not None:
+            self.pointers.correlation_id = ffi.from_buffer("uint8_t[]", self._correlation_id)
 
     def batch(self, rows: int, decoder: Decoder, files: Words | None = None) -> PacketColumns:
         """files: number of the file of each chunk, if the column has numbers of chunks."""
@@ -470,6 +488,9 @@ class _Table:
             self._time[:rows],
             self.pointers,
             decoder,
+            None if self._label_end is None else self._label_end[: rows + 1],
+            self._label_text,
+            None if self._correlation_id is None else self._correlation_id[:rows],
         )
 
 
@@ -503,12 +524,14 @@ def batches(
     rows: int = 65536,
     columns: Sequence[str] | None = None,
     *,
+    labels: bool = False,
+    correlations: bool = False,
     ordered: bool = False,
 ) -> Iterator[PacketColumns]:
     """Yield the packets of a capture in one or more files, ordered by first frame.
 
     part, parts: only connections whose hash modulo parts is part. columns: None for SCAN_COLUMNS and PLACE_COLUMNS.
-    ordered: paths are sorted already. rows: see Decoder.batches. Memory grows with the number of
+    ordered: paths are sorted already. Other arguments: see Decoder.batches. Memory grows with the number of
     connections, not with the files. Raise OSError if a file cannot be read. Decoder.damages lists damaged files.
     """
     if not 0 <= part < parts or rows < 16:
@@ -516,4 +539,4 @@ def batches(
     columns = SCAN_COLUMNS + PLACE_COLUMNS if columns is None else tuple(columns)
     files = list(map(str, paths)) if ordered else in_order(paths)
     decoder = Decoder(files, part, parts)
-    yield from decoder.batches(rows, columns)
+    yield from decoder.batches(rows, columns, labels=labels, correlations=correlations)

@@ -284,11 +284,11 @@ def reconcile(
     known, settings = PeerNames(read_file(None, names).names), common.spark_settings(conf)
     try:
         source = Folders([segments], queue)
-        files = find_files(captures, common.complain)
+        find_files(captures, common.complain)
         places = {"captures": captures, "segments": segments, "table": table}
         with common.activity("reconciling"):
             spark = spark_session(master, "ordack table reconcile", settings)
-            result = collect(compare(spark, files, source, table, queue=queue), places)
+            result = collect(compare(spark, captures, source, table, queue=queue), places)
         result = replace(result, peer_names=known)
     except (SparkMissing, OptionError, FolderError, IngestError, OSError) as error:
         common.complain(common.in_words(error))

@@ -39,7 +39,7 @@ class SparkMissing(Exception):
 def spark_session(
     master: str | None = None, name: str = "ordack", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the active SparkSession, or start one.
+    """Return the active SparkSession, or start one, with this package's data source.
 
     master: Spark's master URL. settings: override the defaults chosen here. On one machine, a new session shuffles into
     a few partitions per core unless spark-defaults.conf sets a number. Remote workers receive this package. They need
@@ -75,9 +75,18 @@ def spark_session(
         raise SparkMissing(f"Spark does not start on {chosen}: {_first_line(error)}") from None
     if found is None and is_local(chosen) and spark.sparkContext.getConf().get(PARTITIONS) is None:
         spark.conf.set(PARTITIONS, str(PARTITIONS_A_CORE * spark.sparkContext.defaultParallelism))
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Register `spark.read.format("mqqb")` with a session made elsewhere, and ship this package to its remote
+    workers."""
+    from ordack.pipeline.packets import PacketSource
+
     if not is_local(spark.sparkContext.master or LOCAL):
         _ship(spark)
-    return spark
+    spark.dataSource.register(PacketSource)
 
 
 def task_count(spark: SparkSession, files: int) -> int:

@@ -31,8 +31,7 @@ from ordack.pipeline.folders import Folders, FoundSegment, Serials
 from ordack.pipeline.iceberg import is_name, read_table
 from ordack.pipeline.ingest import rows_of
 from ordack.pipeline.lake import ICEBERG, Decoding, IngestUnusable, first_line, format_of
-from ordack.pipeline.packets import DAMAGE, UNREADABLE, packet_rows, plan
-from ordack.pipeline.packets import SCHEMA as PACKETS
+from ordack.pipeline.packets import DAMAGE, UNREADABLE
 from ordack.pipeline.prune import serials
 from ordack.pipeline.segments import SCHEMA
 from ordack.pipeline.spark import task_count
@@ -43,6 +42,10 @@ NO_GUID = guids.guid_text(NULL_GUID)
 PORT = ":1801"  # of the end that accepts connections
 BODY = "body_crc"  # CRC-32 of a body
 LACKS = ("hole", "malformed", DAMAGE, UNREADABLE)  # gaps in captures
+PACKETS = ("file", "frame", "time", "connection", "direction", "receiver", "packet", "size", "source_queue_manager",
+           "queue_manager_address", "message_id", "destination_queue", "tx_sequence_ordinal", "tx_sequence_time_stamp",
+           "tx_sequence_number", "message_class", "ack_tx_sequence_ordinal", "ack_tx_sequence_time_stamp",
+           "ack_tx_sequence_number", "ack_source", "ack_message_id", "client_guid", "server_guid", BODY)  # fmt: skip
 MESSAGE = ("queue_manager", "queue", "message_key", "source_queue_manager", "message_id", "arrived",
            "destination_queue", "over_http", "tx_sequence_ordinal", "tx_sequence_time_stamp",
            "tx_sequence_number")  # fmt: skip
@@ -59,10 +62,9 @@ class Compared(NamedTuple):
     findings: DataFrame
 
 
-def compare(
-    spark: SparkSession, captures: Sequence[str], source: Folders, table: str, *, queue: str | None = None
-) -> Compared:
-    """captures: files. queue: compare only this queue. Raises FolderError, IngestError, IngestUnusable, OSError."""
+def compare(spark: SparkSession, captures: str, source: Folders, table: str, *, queue: str | None = None) -> Compared:
+    """captures: a file, a pattern or a folder. queue: compare only this queue. Raises FolderError, IngestError,
+    IngestUnusable, OptionError."""
     markers = source.now().values()
     managers = [marker.queue_manager for marker in markers]
     read = serials(table)
@@ -288,14 +290,11 @@ def _place(name: Column) -> Column:
 # ---- captures
 
 
-def read_packets(spark: SparkSession, captures: Sequence[str]) -> DataFrame:
-    """Read the packets that show messages and their receipt. Each capture is read once. Raise OSError."""
-    paths, count = plan(captures)
-
-    def read_share(share: int) -> Iterator[pa.RecordBatch]:
-        return packet_rows(paths, share, count)
-
-    return _read_in_tasks(spark, range(count), read_share, from_arrow_schema(PACKETS)).persist()
+def read_packets(spark: SparkSession, captures: str) -> DataFrame:
+    """Read the packets that show messages and their receipt. Each capture is read once."""
+    wanted = ("EstablishConnection", "UserMessage", "OrderAck", "FinalAck", "older", *LACKS)
+    frame = spark.read.format("mqqb").option("columns", ",".join(PACKETS)).load(captures)
+    return frame.where(F.col("packet").isin(*wanted)).persist()
 
 
 def sent_messages(packets: DataFrame) -> DataFrame:
