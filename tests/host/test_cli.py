@@ -79,6 +79,7 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
         (["receive", "plain", "--count", "-1"], 2, "count"),
         (["receive", "plain", "--count", "1", "--all"], 2, "--count and --all do not go together"),
         (["send", "none", "--body", "x"], 1, "there is no queue none"),
+        (["send", "--body", "x"], 2, "Missing argument 'DESTINATION'"),
         (["send", "plain", "--body", "x", "--rate", "5"], 2, "--rate needs --count"),
         (["send", "DIRECT=nonsense", "--body", "x"], 2, "is not of the form"),
         (["send", "plain", "--body", "x", "--delivery", "transactional"], 2, "not transactional"),

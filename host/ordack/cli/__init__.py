@@ -104,7 +104,9 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            raise typer.BadParameter(hinted(error.message), error.ctx, error.param) from None
+            if (text := hinted(error.message)) == error.message:  # also of a missing parameter, which has no message
+                raise
+            raise typer.BadParameter(text, error.ctx, error.param) from None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         formatter.write(_help())
