@@ -44,7 +44,7 @@ from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import StoredMessage, singles
 
-VERSION = 8
+VERSION = 9
 # TCP options: a connection whose peer or path is gone ends after a minute.
 KEEP_ALIVE = {
     "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000, "TCP_NODELAY": 1,
