@@ -233,7 +233,7 @@ def one_at_a_time(rounds: int, size: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--count", type=int, default=20_000, help="messages of all-in")
+    parser.add_argument("--count", type=int, default=60_000, help="messages of all-in")
     parser.add_argument("--boards", type=int)
     parser.add_argument("--rate", type=float, help="messages a second of all boards; default: one of each board")
     parser.add_argument("--seconds", type=float)
