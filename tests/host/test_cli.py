@@ -605,6 +605,9 @@ def test_copied_command_of_a_hint_finds_the_same_store(store: Path) -> None:
         [hint] = re.findall(r"`ordack ((?:--store \S+ )?status)`", said.replace("\n", " "))
         told = ordack(*hint.split(), "--json", environment=ENVIRONMENT | environment).stdout
         assert json.loads(told)["store"] == str(store)
+    ordack("send", "--store", store, away, "--body", "x")
+    starts = re.findall("start `ordack [^`]*`", ordack("status", "--store", store).stdout)
+    assert [str(store) in start for start in starts] == [True, True]
 
 
 def test_send_without_dead_letter_warns_after_lost_message(store: Path, tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def _send(store: Path, destination: str = AWAY, sent_ago: float = 0, body: bytes
 def test_status_reports_unserved_store(store: Path) -> None:
     message_id = _send(store, sent_ago=8000)
     said = ordack("message", "state", "--store", store, message_id).stdout
-    assert said == "waiting 2 h: no queue manager runs on this store, start `ordack serve`; not final\n"
+    assert (
+        said == f"waiting 2 h: no queue manager runs on this store, start `ordack --store {store} serve`; not final\n"
+    )
     done = ordack("status", "--store", store)
     assert done.returncode == 1
     assert "not served" in done.stdout

@@ -84,6 +84,7 @@ def default_store() -> str:
 _GIVEN: list[Path] = []  # the store of --store, unless it is the default
 _HINT = re.compile(  # commands about this store: others are for another machine
     r"`ordack (?=(?:status|receive|message|queue (?:list|resume)|store (?:streams|reset-stream))\b)(?![^`]*--store)"
+    r"|(?<=start )`ordack (?=serve`)"
 )
 
 
