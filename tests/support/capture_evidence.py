@@ -39,7 +39,7 @@ def _within_reach(capture: Capture, violation: Planted) -> bool:
         }
         higher = [packet for packet in violation.evidence[0] if packet.visible]
         same = any(packet.connection is last.connection for packet in higher)
-        first = min((packet.frames[-1].time for packet in higher), default=0)
+        first = min((_seen_at(capture, packet) for packet in higher), default=0)
         return same or (len(syns) == 2 and min(syns.values()) > first)
     if violation.kind in ("delivered_twice", "resent_after_ack"):
         moment = last.frames[0].time
