@@ -73,9 +73,7 @@ def _send(store: Path, destination: str = AWAY, sent_ago: float = 0, body: bytes
 def test_status_reports_unserved_store(store: Path) -> None:
     message_id = _send(store, sent_ago=8000)
     said = ordack("message", "state", "--store", store, message_id).stdout
-    assert (
-        said == f"waiting 2 h: no queue manager runs on this store, start `ordack --store {store} serve`; not final\n"
-    )
+    assert said == "waiting 2 h: no queue manager runs on this store, start `ordack serve`; not final\n"
     done = ordack("status", "--store", store)
     assert done.returncode == 1
     assert "not served" in done.stdout
@@ -333,7 +331,7 @@ def test_status_names_sessions_and_reports_queue_on_hold(store: Path, tmp_path: 
         [queue] = outgoing_of(store)
         assert (queue["messages"], queue["why"]) == (0, "")
         ordack("queue", "pause", "--store", store, queue["format_name"])
-        assert _why(store, _send(store), "waiting .*").endswith(" queue resume` lets it go on")
+        assert _why(store, _send(store), "waiting .*").endswith(": on hold, `ordack queue resume` lets it go on")
         assert ordack("status", "--store", store).returncode == 1
 
 

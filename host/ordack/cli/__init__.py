@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ordack.cli.common import complain, hinted, store_folder
+from ordack.cli.common import complain, local
 from ordack.cli.output import OutputError, write
 from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
@@ -100,14 +100,6 @@ class _Commands(TyperGroup):
             ctx.fail(f"No such command '{args[0]}'.{_suggestion(args)}")
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            if (text := hinted(error.message)) == error.message:  # also of a missing parameter, which has no message
-                raise
-            raise typer.BadParameter(text, error.ctx, error.param) from None
-
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         formatter.write(_help())
 
@@ -124,7 +116,7 @@ def _show_version(wanted: bool) -> None:
 
 
 def ordack(
-    store: Annotated[Path | None, typer.Option(metavar="FOLDER", parser=store_folder)] = None,
+    store: Annotated[Path | None, typer.Option(metavar="FOLDER", parser=local)] = None,
     _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True)] = False,
 ) -> None:
     """A queue manager for the MSMQ binary protocol."""

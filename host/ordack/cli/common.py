@@ -6,8 +6,6 @@ import contextlib
 import io
 import json
 import os
-import re
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -81,32 +79,12 @@ def default_store() -> str:
     return str((data if data.is_absolute() else Path.home() / ".local/share") / "ordack")
 
 
-_GIVEN: list[Path] = []  # the store of --store, unless it is the default
-_HINT = re.compile(  # commands about this store: others are for another machine
-    r"`ordack (?=(?:status|receive|message|queue (?:list|resume)|store (?:streams|reset-stream))\b)(?![^`]*--store)"
-    r"|(?<=start )`ordack (?=serve`)"
-)
-
-
-def store_folder(text: str) -> Path:
-    """Parse --store."""
-    folder = local(text)
-    if text != default_store():
-        _GIVEN[:] = [folder]
-    return folder
-
-
-def hinted(text: str) -> str:
-    """Add --store to the commands in a text for people, as they gave it."""
-    return _HINT.sub(lambda found: f"{found[0]}--store {shlex.quote(str(_GIVEN[0]))} ", text) if _GIVEN else text
-
-
 StoreOption = Annotated[
     Path,
     typer.Option(
         "--store",
         metavar="FOLDER",
-        parser=store_folder,
+        parser=local,
         default_factory=default_store,
         show_default="ORDACK_STORE, else a folder of the user",
         help="Folder of the store.",
@@ -130,7 +108,7 @@ def spark_settings(conf: list[str] | None) -> dict[str, str]:
 
 
 def report(as_json: bool, text: str, **values: Any) -> None:
-    write((json.dumps(values) if as_json else hinted(text)) + "\n")
+    write((json.dumps(values) if as_json else text) + "\n")
 
 
 def report_done(as_json: bool, text: str, **values: Any) -> None:
@@ -250,7 +228,7 @@ def in_words(error: Exception) -> str:
 
 def complain(text: str) -> None:
     """Write to standard error. If that fails, the command goes on."""
-    log_line(hinted(f"ordack: {text}"))
+    log_line(f"ordack: {text}")
 
 
 def log_line(text: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from ordack.broker.serve_log import ERROR, INFO, WARNING, Form, LogLine, ServeLog
-from ordack.cli.common import JsonOption, StoreOption, hinted, local, log_line, needs, report
+from ordack.cli.common import JsonOption, StoreOption, local, log_line, needs, report
 from ordack.cli.config import ConfigOption, read_file
 from ordack.cli.output import OutputError
 from ordack.store import Store, StoreError, StoreFull, StoreUnknown, refuse_served
@@ -93,8 +93,7 @@ def serve(
     if file.serial:
         with needs("boards", "a serial port"):
             from serial import Serial  # noqa: F401 - fails before anything is opened
-    form = Form(file.log_format or Form.TEXT)
-    log = ServeLog(lambda text: log_line(text if form is Form.JSON else hinted(text)), form=form)
+    log = ServeLog(log_line, form=Form(file.log_format or Form.TEXT))
     try:
         _open_and_run(store, create, file, log, as_json)
     except (StoreError, OutputError) as error:  # the last line of the log

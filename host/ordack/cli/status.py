@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, hinted, report, table_text
+from ordack.cli.common import JsonOption, StoreOption, report, table_text
 from ordack.cli.messages import move
 from ordack.cli.output import write
 from ordack.cli.queues import purge
@@ -141,4 +141,4 @@ def _parts(told: Mapping[str, Any], with_guids: bool) -> list[str]:
 
 
 def _line(text: str) -> str:
-    return hinted(printable(text)) + "\n"
+    return printable(text) + "\n"
