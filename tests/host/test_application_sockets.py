@@ -373,7 +373,7 @@ def test_receive_behind_commit_waits_and_gets_its_message(store: Path, serve: Se
                 client.send("line1", b"1")
         (message,) = service.messages_in(answers[2])
         assert b"1" in message.packet
-        connection.sendall(commit + service.frame(service.PUT_BACK, [message.lookup_id]))
+        connection.sendall(commit + service.frame(service.PUT_BACK, service.packed([message.lookup_id])))
         while _received(connection):
             pass
         with client.queue("line1").receive(timeout=DEADLINE_S) as again:

@@ -131,7 +131,7 @@ class ServeConnection:
         with contextlib.suppress(Lost, StoreError):
             taken = service.messages_in(self.ask(service.frame(service.STOP)))
             if taken:
-                self.ask(service.frame(service.PUT_BACK, [message.lookup_id for message in taken]))
+                self.ask(service.frame(service.PUT_BACK, service.packed([message.lookup_id for message in taken])))
 
     def empty(self, emptying: Emptying) -> tuple[int, bool]:
         removed, is_all = self.ask(service.frame(service.EMPTY, *emptying))
@@ -493,7 +493,7 @@ class Conversation:
             direct.put_back(here)
         if keys and self._connection:
             try:
-                self._connection.ask(service.frame(service.PUT_BACK, list(keys)))
+                self._connection.ask(service.frame(service.PUT_BACK, service.packed(tuple(keys))))
             except Lost:  # `serve` has put them back
                 self._connection = None
 

@@ -7,8 +7,8 @@ the connection ends, or the same application says hello on another one, messages
 queues.
 
 Messages are an array: empty, or numbers and packets. The numbers are eight bytes each, little-endian: the ranks of all
-messages and runs, then their lookup ids, arrivals, doubts, aborts and counts, as in `store.messages.StoredMessage`. The
-keys of COMMIT are such numbers, too.
+messages and runs, then their lookup ids, arrivals, doubts, aborts and counts, as in `store.messages.StoredMessage`.
+Keys are such numbers, too.
 
 | question | answer |
 |---|---|
@@ -135,7 +135,7 @@ def commit_question(request: Request) -> bytes:
     return frame(
         COMMIT,
         request.number,
-        struct.pack(f"<{len(request.commit.taken)}q", *request.commit.taken),
+        packed(request.commit.taken),
         request.commit.message_class,
         [_short(run) for run in request.commit.letters],
         request.commit.order,
@@ -186,7 +186,12 @@ def _correlation(value: Any) -> bytes | None:
     return value
 
 
-def _keys(keys: Any) -> tuple[int, ...]:
+def packed(numbers: Sequence[int]) -> bytes:
+    """Return numbers as frames carry many of them; cbor2 takes longer for a number than for a packet."""
+    return struct.pack(f"<{len(numbers)}q", *numbers)
+
+
+def _numbers(keys: Any) -> tuple[int, ...]:
     if not isinstance(keys, list) or not set(map(type, keys)) <= {int}:
         raise MalformedFrame("keys are no array of numbers")
     if keys:
@@ -195,10 +200,10 @@ def _keys(keys: Any) -> tuple[int, ...]:
     return tuple(keys)
 
 
-def _taken(keys: Any) -> tuple[int, ...]:
+def _keys(keys: Any) -> tuple[int, ...]:
     if not isinstance(keys, bytes) or len(keys) % 8:
-        raise MalformedFrame("the keys of a commit are no bytes, eight for each")
-    return _keys(list(struct.unpack(f"<{len(keys) // 8}q", keys)))
+        raise MalformedFrame("keys are no bytes, eight for each")
+    return _numbers(list(struct.unpack(f"<{len(keys) // 8}q", keys)))
 
 
 def _emptying(value: Any) -> int:
@@ -257,14 +262,14 @@ def _order(fields: object) -> Order | None:
         elif isinstance(value, str) and len(value) > TEXT_MAX:
             raise MalformedFrame(f"an argument of the order {name} has more than {TEXT_MAX} characters")
         elif isinstance(value, list):
-            _keys(value)
+            _numbers(value)
     return Order(name, tuple(arguments))
 
 
 # The readers of each question's parts.
 QUESTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
     TAKE: (number, number, bool, _number_or_none, _number_or_none, _correlation, _wait),
-    COMMIT: (number, _taken, number, _runs, _order),
+    COMMIT: (number, _keys, number, _runs, _order),
     PUT_BACK: (_keys,),
     EMPTY: (number, _emptying, number, bool),
     QUEUE: (_queue,),
@@ -314,12 +319,12 @@ def answered(result: Any) -> bytes:
 
 
 def rows_of(messages: Sequence[StoredMessage]) -> list[Any]:
-    """Return messages as DONE carries them: packed, because cbor2 takes longer for a number than for a packet."""
+    """Return messages as DONE carries them."""
     if not messages:
         return []
     ranks, lookup_ids, arrivals, doubts, packets, aborts, counts = zip(*messages, strict=True)
     numbers = (*ranks, *lookup_ids, *arrivals, *doubts, *aborts, *counts)
-    return [struct.pack(f"<{len(numbers)}q", *numbers), packets]
+    return [packed(numbers), packets]
 
 
 def messages_in(rows: list[Any]) -> list[StoredMessage]:
