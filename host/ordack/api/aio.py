@@ -100,9 +100,10 @@ class _Worker:
 
     async def settled(self) -> None:
         """Wait for the end of the last `do_later`."""
-        if self._later is not None:
-            await asyncio.wait([asyncio.wrap_future(self._later)])
-            self._later.exception()
+        if self._later is not None and not self._later.done():
+            later = asyncio.wrap_future(self._later)
+            await asyncio.wait([later])
+            later.exception()  # ignored
 
     async def close(self) -> None:
         """Close the store."""
