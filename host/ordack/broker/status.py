@@ -165,8 +165,8 @@ def lost_lately(store: Store, destination: str) -> list[str]:
 
 
 def _lost(store: Store, now: float, age: int, destination: str = "") -> Iterator[tuple[int, str]]:
-    """Yield the latest time of lost messages, and a sentence, by destination and class. No message is lost that an
-    operator has removed, or that arrived. age: at most, in seconds. destination: "" for all."""
+    """Yield the latest time of lost messages, and a sentence, by destination and class. Messages that arrived, or that
+    an operator has removed, are not lost. age: at most, in seconds. destination: "" for all."""
     names = store.peer_names()
     for name, word, count, first, last, message_id in store.memory.lost(int(now) - age, destination):
         number = int.from_bytes(word, sys.byteorder)

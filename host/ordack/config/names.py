@@ -196,7 +196,8 @@ class PeerNames:
         meant = f"known names are {first_of(like or list(known.values()), 3)}" if known else "no name is known"
         return BadName(
             f"no board or queue manager has the name {name!r}: {meant}; `ordack status` shows them. [names] in "
-            f"ordack.toml names a GUID, --next-hop of `ordack serve` an address; a host is '{name}\\private$\\...'"
+            "ordack.toml names a GUID, --next-hop of `ordack serve` an address. For a host, write "
+            f"'{name}\\private$\\QUEUE'"
         )
 
     def __bool__(self) -> bool:
